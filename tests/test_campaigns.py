@@ -1,5 +1,6 @@
 """Short forms of the campaigns of `make campaign`: kills, damage, damaged files, and payment."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def run_campaign(name: str, *options: str) -> list[list[str]]:
     """Run a campaign as users do; return the cells of its table without the header."""
     command = [sys.executable, "-m", f"bench.campaigns.{name}", *options]
-    ended = subprocess.run(command, check=False, cwd=PROJECT, capture_output=True, text=True, timeout=880)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # `penumbra` sets it
+    ended = subprocess.run(
+        command, check=False, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=880
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return [line.strip("| ").split(" | ") for line in ended.stdout.splitlines()[2:]]
 

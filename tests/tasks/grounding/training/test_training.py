@@ -169,7 +169,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
 
 def test_training_stops_when_nothing_improves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([10.0, 30.0, 20.0, 20.0, 20.0, 20.0])
-    monkeypatch.setattr(loop, "judge", lambda *_: {"chosen_by": next(scores)})
+    monkeypatch.setattr(loop, "validation_metrics", lambda *_: {"chosen_by": next(scores)})
     train(job(tmp_path, settings({"epochs": 20, "patience": 3}), count=8))
     best = read_best(tmp_path)
     assert best is not None

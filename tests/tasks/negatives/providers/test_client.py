@@ -184,7 +184,8 @@ def test_a_limit_means_waiting_as_long_as_the_service_asks(
     server.script({"do": "status", "status": 429, "times": 1, **wait})
     client = session.ask(questions(8), queries_a_request=1)
     refused, *rest = server.requests()
-    assert min(request["time"] for request in rest[1:]) >= refused["time"] + min(wait.values()) - 0.02
+    early = [request for request in rest if request["time"] < refused["time"] + min(wait.values()) - 0.02]
+    assert len(early) <= 2, "two requests may be under way before the client knows of the limit"
     assert (client.statistics.limited, dict(client.statistics.faults)) == (1, {})
     assert session.open(questions(8)) == []
 
