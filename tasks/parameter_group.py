@@ -19,8 +19,9 @@ def _adapt_to_forms(schema: dict[str, Any]) -> None:
     """Move defaults into the descriptions, and turn switches into choices.
 
     A form of the Prefect UI posts what it shows, and switches even if nobody touched them. Without defaults it posts
-    only what a user entered, and a preset can set the rest.
+    only what a user entered, and a preset can set the rest. The form names a class without `Config`: "QDDETR".
     """
+    schema["title"] = schema["title"].removesuffix("Config")
     for item in schema.get("properties", {}).values():
         if "const" in item:
             continue  # the name of a member of a union

@@ -1,5 +1,6 @@
 """The form of a deployment in the Prefect UI, filled in by a real browser: a preset is trained as it is shown."""
 
+import base64
 import json
 import os
 import subprocess
@@ -24,6 +25,7 @@ from penumbra.flows.train_grounding import train_grounding
 train_grounding.to_deployment("scenes", parameters=deployment_parameters("train-grounding", "scenes")).apply()
 """
 PRESET = "scenes-qd_detr-shine"
+CREDENTIAL = "penumbra:of-this-test"
 BUTTONS = "[...document.querySelectorAll('button')]"
 
 
@@ -37,7 +39,9 @@ class Form:
         page.wait_for("document.body && document.body.innerText.includes('Submit') && !!" + self._field("Preset"))
 
     def api(self, path: str) -> Any:
-        request = urllib.request.Request(f"{self.url}/api/{path}", b"{}", {"Content-Type": "application/json"})
+        password = f"Basic {base64.b64encode(CREDENTIAL.encode()).decode()}"
+        headers = {"Content-Type": "application/json", "Authorization": password}
+        request = urllib.request.Request(f"{self.url}/api/{path}", b"{}", headers)
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.load(answer)
 
@@ -84,7 +88,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     listener, home = listen(0), tmp_path_factory.mktemp("prefect")
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     api = {"PREFECT_HOME": str(home), "PREFECT_API_URL": f"{url}/api", "PREFECT_SERVER_UI_API_URL": f"{url}/api"}
-    process = start_server(listener, "", {**os.environ, **api})
+    api["PREFECT_API_AUTH_STRING"] = CREDENTIAL
+    process = start_server(listener, CREDENTIAL, {**os.environ, **api})
     try:
         wait_for(int(url.rpartition(":")[2]))
         subprocess.run([sys.executable, "-c", DEPLOY], env={**os.environ, **api}, check=True)
@@ -96,6 +101,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with browser(tmp_path_factory.mktemp("profile")) as page:
+        page.log_in(CREDENTIAL)
         yield page
 
 
