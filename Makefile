@@ -74,6 +74,7 @@ count: setup
 campaign: setup
 	@$(BIN)/python -m bench.campaigns.kills --kills 50 --pairs 20
 	@$(BIN)/python -m bench.campaigns.corruption
+	@$(BIN)/python -m bench.campaigns.inputs --cases 20
 	@$(BIN)/python -m bench.campaigns.fuzz --files 10000 --videos 200
 	@$(BIN)/python -m bench.campaigns.paying --pairs 20 --kills 20
 	@$(BIN)/python -m bench.campaigns.parameters --cases 1000

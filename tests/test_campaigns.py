@@ -50,6 +50,12 @@ def test_damage_is_repaired_or_reported() -> None:
     assert {corruption.SAME, corruption.STOPPED_WITH_MESSAGE} <= set(outcomes) <= set(corruption.GOOD)
 
 
+@pytest.mark.long
+def test_an_input_that_changes_never_gives_wrong_data() -> None:
+    rows = run_campaign("inputs", "--cases", "3")
+    assert [row[3:5] for row in rows] == [["0", "0"]] * 2
+
+
 def test_nothing_is_paid_twice_and_no_limit_is_exceeded() -> None:
     rows = run_campaign("paying", "--pairs", "2", "--kills", "5", "--faults", "3")
     assert [int(row[1]) > 0 for row in rows] == [True] * 4

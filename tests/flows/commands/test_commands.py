@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -231,11 +232,11 @@ def test_run_and_export_agree(prefect_server: None, tmp_path: Path, monkeypatch:
 
     data, root = tmp_path / "data" / "mine", tmp_path / "artifacts"
     data.mkdir(parents=True)
-    pairs = [(verb, noun) for verb in ("opens", "closes", "takes") for noun in ("door", "box", "bag")]
+    words = product(("person", "man", "woman"), ("opens", "closes", "takes"), ("door", "box", "bag"))
     usual = {"duration": 9.5, "relevant_windows": [[0, 4]]}
     rows = [
-        {"qid": i, "query": f"a person {verb} the {noun}.", "vid": f"v{i}", **usual}
-        for i, (verb, noun) in enumerate(pairs)
+        {"qid": i, "query": f"a {subject} {verb} the {noun}.", "vid": f"v{i}", **usual}
+        for i, (subject, verb, noun) in enumerate(words)
     ]
     (data / "my_train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     folders = {"PENUMBRA_DATA": str(data.parent), "PREFECT_API_URL": str(PREFECT_API_URL.value())}
