@@ -367,11 +367,11 @@ class Store(Catalogue):
             return None
 
     def write_file(self, artifact: Artifact, name: str, content: bytes) -> None:
-        """Write a file beside the parts; its name begins with `_`. Drafts are removed when the artifact is finished."""
+        """Write a file to the folder of the parts; its name begins with `_`. Drafts go when an artifact is finished."""
         self.files.write(path_of(artifact, name), content)
 
     def read_file(self, artifact: Artifact, name: str) -> bytes | None:
-        """Return the content of a file beside the parts, or None."""
+        """Return the content of a file in the folder of the parts, or None."""
         try:
             return self.files.read(path_of(artifact, name))
         except FileNotFoundError:

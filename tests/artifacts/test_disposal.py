@@ -75,10 +75,10 @@ def test_nothing_is_removed_beside_a_run_that_uses_the_data_set(store: Store, ma
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
-        beside = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded"])
-        assert isinstance(beside.exception, ArtifactError)
-        assert f"process {process.pid} on " in str(beside.exception)
-        assert "uses artifacts of this data set" in str(beside.exception)
+        refused = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded"])
+        assert isinstance(refused.exception, ArtifactError)
+        assert f"process {process.pid} on " in str(refused.exception)
+        assert "uses artifacts of this data set" in str(refused.exception)
         assert store.has(made["lone"])
         store.check_unused([made["lone"].model_copy(update={"dataset": "min"})])
         assert CliRunner().invoke(app, ["artifacts", "rm", "--unneeded", "--dry-run"]).exit_code == 0

@@ -5,8 +5,8 @@ the request that contained the question, or holds the error that the service gav
 other setting: other providers, chunk sizes, limits, numbers of queries a request. Nothing is ever evicted.
 
 Several processes of one machine may read and write the cache at once (diskcache, SQLite); several machines may not. A
-lock on a file beside it, which the system releases when its holder dies, makes sure that only one process at a time
-asks a service the same questions.
+lock on a file in the same folder, which the system releases when its holder dies, makes sure that only one process at a
+time asks a service the same questions.
 """
 
 import asyncio

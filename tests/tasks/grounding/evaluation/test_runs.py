@@ -128,12 +128,12 @@ def test_removing_a_run_removes_its_artifacts_unless_it_is_being_trained(
 
 
 def test_show_prints_settings_parents_files_and_figures(store: Store, made: dict[str, Artifact]) -> None:
-    told = CliRunner().invoke(app, ["runs", "show", made["plain"].key]).output
-    assert "training.seed = 7\n" in told
-    assert 'model.name = "qd_detr"\n' in told
-    told = CliRunner().invoke(app, ["runs", "show", made["shine"].key[:8]]).output
-    assert "model.losses.shine = true\n" in told
-    assert re.search(r"word .* 9 .* 50\.00", told), told
+    shown = CliRunner().invoke(app, ["runs", "show", made["plain"].key]).output
+    assert "training.seed = 7\n" in shown
+    assert 'model.name = "qd_detr"\n' in shown
+    shown = CliRunner().invoke(app, ["runs", "show", made["shine"].key[:8]]).output
+    assert "model.losses.shine = true\n" in shown
+    assert re.search(r"word .* 9 .* 50\.00", shown), shown
     assert non_default_settings({"model": {"name": "of another version", "width": 3}})["model.width"] == 3
 
 

@@ -1,3 +1,13 @@
-"""Fixtures of the tests of hosted models."""
+"""Fixtures of the tests of providers."""
 
+import pyarrow as pa
+import pytest
+
+from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from tests.hosted import running, server  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def dictionary(tagged: tuple[pa.Table, pa.Table]) -> Dictionary:
+    """The dictionary of the tagged sentences, which each module of tests has for itself."""
+    return Dictionary(dictionary_part([tagged]).rows)

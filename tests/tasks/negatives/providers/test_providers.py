@@ -41,11 +41,6 @@ def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
 
 
 @pytest.fixture(scope="module")
-def dictionary(tagged: tuple[pa.Table, pa.Table]) -> Dictionary:
-    return Dictionary(dictionary_part([tagged]).rows)
-
-
-@pytest.fixture(scope="module")
 def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
     return masked_queries(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows)
 

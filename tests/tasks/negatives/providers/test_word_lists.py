@@ -17,7 +17,7 @@ from penumbra.tasks.negatives.providers import MaskedQuery, TrainingText
 from penumbra.tasks.negatives.providers import questions as questions_module
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.questions import Lists, WordLists, questions_of
-from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
+from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part
 from tests.rows import annotation
@@ -35,11 +35,6 @@ def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
     ]
     annotations = table_of("annotations", rows)
     return annotations, tag_part(annotations, nlp).rows
-
-
-@pytest.fixture(scope="module")
-def dictionary(tagged: tuple[pa.Table, pa.Table]) -> Dictionary:
-    return Dictionary(dictionary_part([tagged]).rows)
 
 
 @pytest.fixture(scope="module")
