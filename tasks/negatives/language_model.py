@@ -226,7 +226,6 @@ class LanguageModel:
 
     def _hidden(self, rows: list[Row]) -> "Tensor":
         """Return the last hidden states (rows, width, dimension)."""
-        import torch
         from transformers import DynamicCache
 
         width, cached, cache = max(len(row.ids) for row in rows), len(self.prefix) - 1, DynamicCache()
