@@ -273,7 +273,8 @@ def load(name: str, device_name: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    quiet: Any = logging.disable_progress_bar
+    quiet()
     target, path = device_of(device_name), weights_at(name)
     is_quantised = path is not None and path.is_file()
     source = str(path.parent if is_quantised else path) if path else name
