@@ -1,0 +1,102 @@
+"""The shipped part of WordNet: forms of words, what a word entails, and the valence of verbs."""
+
+import gzip
+import hashlib
+
+import pytest
+
+from penumbra.tasks.text import wordnet
+from penumbra.tasks.text.wordnet import FILE, forms, is_entailed, lemma, stands_alone, takes_object
+
+
+def test_the_file_is_the_one_that_the_workshop_makes() -> None:
+    content = gzip.decompress(FILE.read_bytes())
+    assert hashlib.sha256(content).hexdigest() == "1fdcee0ddb6e7e5a126abe1a15e7df370abeb26869d60bb4c416ad8892fbebae"
+    assert FILE.stat().st_size < 1_500_000
+    licence = FILE.with_name("wordnet-licence.txt").read_text(encoding="utf-8")
+    assert "WordNet 3.0 Copyright 2006 by Princeton University" in licence
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("stir", "VB VBP"),
+        ("dices", "NNS VBZ"),
+        ("chopped", "JJ VBD VBN"),
+        ("sits", "VBZ"),
+        ("ran", "VBD"),
+        ("taken", "JJ VBN"),
+        ("putting", "NN VBG"),
+        ("spatula", "NN"),
+        ("celery", "NN"),
+        ("knives", "NNS"),
+        ("women", "NNS"),
+        ("pants", "NNS VBZ"),
+        ("bigger", "JJR"),
+        ("prettiest", "JJS"),
+        ("quickly", "RB"),
+        ("under", "IN"),
+        ("up", "IN RP"),
+        *(
+            (word, "")
+            for word in ("he", "the", "her", "it", "is", "I", "childs", "stoped", "goed", "hav", "Paris", "xyzzy")
+        ),
+    ],
+)
+def test_forms_of_common_words_and_of_no_others(word: str, expected: str) -> None:
+    assert " ".join(sorted({tag for _, tag in forms(word)})) == expected
+
+
+def test_lemma_of_a_form() -> None:
+    assert [lemma("leaves", "verb"), lemma("leaves", "noun"), lemma("xyzzies", "noun")] == ["leave", "leaf", "xyzzies"]
+
+
+@pytest.mark.parametrize(
+    ("pair", "primitive"),
+    [
+        *((pair, "verb") for pair in ("lifts takes", "wipes spreads", "puts places", "put pour", "makes roasts")),
+        *((pair, "verb") for pair in ("holding eating", "begins starts", "fry cook", "shut close", "chop cut")),
+        *((pair, "noun") for pair in ("man person", "food bread", "couch sofa", "pictures photos", "carrot vegetable")),
+        *((pair, "preposition") for pair in ("in into", "on onto", "under beneath")),
+        ("quickly rapidly", "adverb"),
+        ("big large", "adjective"),
+    ],
+)
+def test_a_word_that_may_be_true_of_the_same_moment_is_entailed_both_ways(pair: str, primitive: str) -> None:
+    first, second = pair.split()
+    assert is_entailed(first, second, primitive)
+    assert is_entailed(second, first, primitive)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "primitive"),
+    [
+        ("open close, fry boil, sit stand, eat drink, walk run, throw catch, wash cook, dress undress", "verb"),
+        ("stir peel, hug sleep, sleep walk, close fix, push pull, laugh cry, read sleep, boil chop", "verb"),
+        ("man woman, cup glass, pan pot, cup bowl, chair table, sofa chair, door window, box bag", "noun"),
+        ("book phone, knife spoon, carrot potato, dog cat, kitchen bedroom, shirt pants, towel blanket", "noun"),
+        ("broom vacuum, mirror window, milk water, sink stove, boy girl, picture book, bread soup", "noun"),
+        ("red blue, small large, hot cold, clean dirty, empty full", "adjective"),
+        ("over under, in out, to from, before after", "preposition"),
+        ("quickly slowly, up down", "adverb"),
+    ],
+)
+def test_words_that_exclude_each_other_are_not_entailed(pairs: str, primitive: str) -> None:
+    for pair in pairs.split(", "):
+        first, second = pair.split()
+        assert not is_entailed(first, second, primitive), pair
+        assert not is_entailed(second, first, primitive), pair
+
+
+def test_valence_of_verbs() -> None:
+    assert [verb for verb in ("put", "chop", "sit", "sneeze", "open") if takes_object(verb)] == ["put", "chop", "open"]
+    assert [verb for verb in ("put", "throw", "sit", "sneeze", "open") if stands_alone(verb)] == [
+        *("sit", "sneeze", "open")
+    ]
+    assert takes_object("xyzzy")
+    assert stands_alone("xyzzy")
+
+
+def test_the_file_is_read_once() -> None:
+    forms("cup")
+    assert wordnet._wordnet() is wordnet._wordnet()
