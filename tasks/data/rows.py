@@ -149,7 +149,7 @@ class Split:
     durations: dict[str, float] = field(default_factory=dict)  # seconds, by video
     word_counts: list[int] = field(default_factory=list)  # of the queries
     window_lengths: list[float] = field(default_factory=list)  # seconds
-    queries: set[str] = field(default_factory=set)  # in lower case
+    queries: dict[str, tuple[str, str]] = field(default_factory=dict)  # by the query in lower case: first qid, query
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a usable row."""
@@ -157,7 +157,7 @@ class Split:
         self.durations[row["vid"]] = row["duration"]
         self.word_counts.append(len(row["query"].split()))
         self.window_lengths += [end - start for start, end in row["windows"]]
-        self.queries.add(row["query"].lower())
+        self.queries.setdefault(row["query"].lower(), (row["qid"], row["query"]))
 
     def figures(self) -> list[str]:
         """Return a row of the printed table."""
@@ -199,7 +199,8 @@ def check(dataset: Dataset) -> CheckedDataset:
     training = next((split for split in checked.splits if split.name == "train"), None)
     for split in checked.splits if training else ():
         if training and split is not training:
-            videos, queries = split.durations.keys() & training.durations.keys(), split.queries & training.queries
+            videos = split.durations.keys() & training.durations.keys()
+            queries = split.queries.keys() & training.queries.keys()
             checked.notes += [f"{len(videos):,} videos of {split.name} are also in train"] * bool(videos)
             note = f"{len(queries):,} queries of {split.name} are also in train, word for word"
             checked.notes += [note] * bool(queries)
