@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penumbra.tasks.data.tables import Columns
 
 PARSED, MAX_QUERY = 1000, 80  # queries that are read for verbs; characters shown of one
+LISTED = 200  # characters of the merged rows' places
 CHOSEN = {"given": "as given", "name": "by its name"}  # how a column was found
 
 
@@ -48,6 +50,7 @@ def init(
 ) -> None:
     """Make a data set of a table: columns are found by their usual names, or given. Ends with `penumbra check`."""
     from penumbra.artifacts.locations import data_folder
+    from penumbra.artifacts.markdown import truncated
     from penumbra.flows.parameters import OWN_FILE, TEMPLATE
     from penumbra.tasks.data.dataset import SHIPPED, DatasetError
     from penumbra.tasks.data.queries import check_free, complete_durations, queries_of, write_dataset
@@ -67,6 +70,15 @@ def init(
     if unused:
         print_line(f"not taken: {', '.join(unused)}")
     queries, video_folder = queries_of(table, columns), videos or folder / "videos"
+    changes = Counter(change for query in queries for change in query.changes)
+    for change, count in changes.items():
+        print_line(f"query: {change}, rows: {count:,}")
+    merged = [place for query in queries for place in query.merged]
+    if merged:
+        print_line(
+            f"{len(table.rows):,} rows in, {len(queries):,} out, {len(merged):,} merged with earlier rows of the same "
+            f"sentence and video: {truncated(', '.join(merged), LISTED)}"
+        )
     measured = complete_durations(queries, partial(_measure, video_folder))
     if measured:
         print_line(f"duration: of {measured:,} videos decoded from {video_folder}")
@@ -150,14 +162,14 @@ def _print_queries_without_verb(splits: "Sequence[Split]") -> None:
     from penumbra.artifacts.markdown import truncated
 
     spacy = _import_spacy()
-    queries = [(split.file, *query) for split in splits for query in split.queries.values()]
+    queries = [query for split in splits for query in split.queries.values()]
     sample = queries[:: max(1, -(-len(queries) // PARSED))]
     nlp = spacy.load(PROJECT / "models" / "tagger", exclude=["tagger", "parser", "lemmatizer"])
-    docs = nlp.pipe(query for _, _, query in sample)
+    docs = nlp.pipe(query for _, query in sample)
     found = [row for row, doc in zip(sample, docs, strict=True) if not {"VERB", "AUX"} & {word.pos_ for word in doc}]
     if found:
         of = f"{len(queries):,} different queries" + f", of which {len(sample):,} were read" * (sample != queries)
-        first = "; ".join(f"{file}: {qid} {truncated(query, MAX_QUERY)!r}" for file, qid, query in found[:3])
+        first = "; ".join(f"{place}: {truncated(query, MAX_QUERY)!r}" for place, query in found[:3])
         print_line(f"note: no verb is found in {len(found):,} of {of}: {first}")
 
 

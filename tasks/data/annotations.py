@@ -26,7 +26,7 @@ class Annotations(Stage):
     """The files of a data set as one table; a part holds whole videos of one split."""
 
     name = STAGE
-    version = 1
+    version = 2
     total = 0  # the files are streamed
 
     source: Dataset
@@ -79,7 +79,7 @@ class Annotations(Stage):
         kept, rejected, notes = [], [], Counter[str]()
         for raw, row, reason, changes in piece:
             if reason:
-                rejected.append(rejection(raw.qid, STAGE, reason, raw.query))
+                rejected.append(rejection(raw.qid, STAGE, reason, f"{raw.place}: {raw.query}"))
             else:
                 kept.append(row)
                 notes.update(changes)

@@ -38,6 +38,7 @@ CG_FILES = {
     "composition": "novel_composition.json",
     "word": "novel_word.json",
 }
+PLACE, PLACES = "source_row", "source_rows"  # file and line in the user's own table, as `penumbra init` writes it
 CD_SPLITS = ("train", "val", "test_iid", "test_ood")  # charades_train.json …, the same format
 OWN_SPLITS = ("test_iid", "test_ood")  # of Charades-CD as JSON lines
 SHIPPED = Path(__file__).resolve().parent / "scenes"  # annotations and videos of the data set `scenes`
@@ -152,7 +153,7 @@ class RawRow:
     """One query as it is in its file, before anything is checked.
 
     `fault` is the reason why it can't be read; `labelled` is whether its split has windows (a hidden test split has
-    none).
+    none). `place` is its file and line, of the user's table if `penumbra init` wrote the file.
     """
 
     qid: str
@@ -164,6 +165,7 @@ class RawRow:
     saliency: tuple[Any, Any] = (None, None)
     fault: str = ""
     labelled: bool = True
+    place: str = ""
 
 
 def read_rows(path: Path, split: str) -> Iterator[RawRow]:
@@ -221,16 +223,20 @@ def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
                 "name the right one with dataset.files"
             )
         if lacking:
-            yield RawRow(f"{vid}_{split}_0", vid, fault=f"video lacks {', '.join(lacking)}")
+            yield RawRow(f"{vid}_{split}_0", vid, fault=f"video lacks {', '.join(lacking)}", place=f"{path.name} {vid}")
             continue
         repeated = "video id occurs twice in the file" if vid in good else ""
         good.add(vid)
         sentences, timestamps = video["sentences"], video["timestamps"]
         if not isinstance(sentences, list) or not isinstance(timestamps, list):
-            yield RawRow(f"{vid}_{split}_0", vid, fault="sentences or timestamps are no list")
+            yield RawRow(
+                f"{vid}_{split}_0", vid, fault="sentences or timestamps are no list", place=f"{path.name} {vid}"
+            )
             continue
         labels = video.get("novels") or video.get("news")
         labels = labels if isinstance(labels, list) else []
+        places = video.get(PLACES)
+        places = places if isinstance(places, list) else []
         fault = "" if len(sentences) == len(timestamps) else "sentences and timestamps differ in number"
         for i in range(max(len(sentences), len(timestamps))):
             yield RawRow(
@@ -241,6 +247,7 @@ def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
                 windows=[timestamps[i]] if i < len(timestamps) else [],
                 novel=_novel_labels(labels[i]) if i < len(labels) else [],
                 fault=repeated or fault,
+                place=_place(places[i] if i < len(places) else None, f"{path.name} {vid}_{split}_{i}"),
             )
 
 
@@ -280,7 +287,7 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
                 stream.seek(position)
                 row, fault = _json_row(stream.readline())
                 if fault:
-                    yield RawRow(f"{path.name}:{number}", fault=fault)
+                    yield RawRow(f"{path.name}:{number}", fault=fault, place=f"{path.name}:{number}")
                     continue
                 yield RawRow(
                     qid="" if row["qid"] is None else str(row["qid"]).strip(),
@@ -290,7 +297,12 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
                     windows=row.get("relevant_windows", []),
                     saliency=(row.get("relevant_clip_ids"), row.get("saliency_scores")),
                     labelled=labelled,
+                    place=_place(row.get(PLACE), f"{path.name}:{number}"),
                 )
+
+
+def _place(written: Any, default: str) -> str:
+    return truncated(written, SHOWN) if isinstance(written, str) else default
 
 
 def start_of(content: bytes | str) -> str:

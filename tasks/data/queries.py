@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.locations import data_folder
-from penumbra.tasks.data.dataset import CG_FILES, Dataset, DatasetError, start_of
+from penumbra.tasks.data.dataset import CG_FILES, PLACE, PLACES, Dataset, DatasetError, start_of
+from penumbra.tasks.data.rows import clean_text
 from penumbra.tasks.data.tables import SPLITS, Columns, OwnTable, seconds, split_in, windows_in
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ Label = Mapping[str, Sequence[Any]]  # what is novel in a query, as in the Compo
 
 @dataclass
 class OwnQuery:
-    """A query of a user's table, with times in seconds if they can be read; `place` is its row, for messages."""
+    """A query of a user's table, with times in seconds if they can be read; `place` is its first row.
+
+    `changes` are those of `clean_text`, and `merged` the places of further rows with the same query.
+    """
 
     qid: str
     query: Any
@@ -36,11 +40,13 @@ class OwnQuery:
     split: str | None
     place: str
     more: dict[str, Any] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
+    merged: list[str] = field(default_factory=list)
 
     def line(self) -> dict[str, Any]:
         """Return the query as a line of a file of the Moment-DETR family."""
         row = {"qid": self.qid, "query": self.query, "vid": self.vid, "duration": self.duration}
-        return row | {"relevant_windows": self.windows} | self.more
+        return row | {"relevant_windows": self.windows} | self.more | {PLACE: self.place}
 
 
 def queries_of(table: OwnTable, columns: Columns) -> list[OwnQuery]:
@@ -64,19 +70,24 @@ def queries_of(table: OwnTable, columns: Columns) -> list[OwnQuery]:
                 f"write {', '.join(dict.fromkeys(SPLITS.values()))}"
             )
         qid, vid = columns.cell(row, "qid"), columns.cell(row, "video")
+        text = columns.cell(row, "query") or ""
+        text, changes = clean_text(text) if isinstance(text, str) else (text, ())
         query = OwnQuery(
             qid=str(number if "qid" not in columns.of else "" if qid is None else qid),
-            query=columns.cell(row, "query") or "",
+            query=text,
             vid="" if vid is None else names.get(str(vid), str(vid)),
             duration=_read(seconds, columns.cell(row, "duration")),
             windows=_windows(row, columns),
             split=split,
             place=place,
             more={name: row[name] for name in SALIENCY if isinstance(row.get(name), list)},
+            changes=changes,
         )
-        key = (str(qid), query.vid, str(query.query), split)
-        earlier = queries.setdefault(key, query)
-        if earlier is not query and isinstance(earlier.windows, list) and isinstance(query.windows, list):
+        own = place if not isinstance(query.windows, list) else ""  # unreadable windows are not merged
+        earlier = queries.setdefault((str(qid), query.vid, str(query.query), split, own), query)
+        if earlier is not query:
+            earlier.merged.append(place)
+            earlier.changes += changes
             earlier.windows += [window for window in query.windows if window not in earlier.windows]
     return list(queries.values())
 
@@ -171,6 +182,7 @@ def _write_compositional(splits: Mapping[str, Sequence[OwnQuery]], labels: Mappi
             video = videos.setdefault(query.vid, {"sentences": [], "timestamps": [], "duration": query.duration})
             for window in query.windows if isinstance(query.windows, list) else [query.windows]:
                 video["sentences"].append(query.query)
+                video.setdefault(PLACES, []).append(query.place)
                 video["timestamps"].append(window)
                 if split in keys:
                     video.setdefault(keys[split], []).append(labels[id(query)])

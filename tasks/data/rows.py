@@ -5,10 +5,11 @@ Nothing here imports Prefect, which takes a second and a half.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
+from unicodedata import category, normalize
 
 from penumbra.artifacts.markdown import truncated
 from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
@@ -24,10 +25,32 @@ CheckedRow = tuple[RawRow, dict[str, Any], str, list[str]]  # row of the file, r
 
 # -- what a row must be -----------------------------------------------------------------------------------------------
 
+STEPS: dict[str, Callable[[str], str]] = {  # what is changed in a text, in this order
+    "control or format characters removed": lambda text: "".join(c for c in text if c.isspace() or not _controls(c)),
+    "letters and accents composed (Unicode NFC)": lambda text: normalize("NFC", text),
+    "blanks around the text removed": str.strip,
+    "blanks between words made single spaces": lambda text: " ".join(text.split()),
+}
+
+
+def _controls(character: str) -> bool:
+    return category(character) in ("Cc", "Cf")
+
+
+def clean_text(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a query or negative without control characters, in NFC, with single blanks; and what was changed."""
+    changes = []
+    for name, step in STEPS.items():
+        changed = step(text)
+        changes += [name] * (changed != text)
+        text = changed
+    return text, tuple(changes)
+
 
 def check_query(query: Any) -> str:
-    """Return why a query can't be used, or ''."""
-    if not isinstance(query, str) or not query.strip():
+    """Return why a query can't be used after `clean_text`, or ''."""
+    query = clean_text(query)[0] if isinstance(query, str) else ""
+    if not query:
         return "query is empty"
     if not _is_text(query):
         return "query is no valid Unicode text"
@@ -128,8 +151,8 @@ def clean_row(raw: RawRow, split: str, seen: set[str], whole: str | None) -> tup
     if reason:
         return {}, reason, []
     seen.add(raw.qid)
-    query = raw.query.strip()
-    notes = [note] * bool(note) + ["blanks around the query removed"] * (query != raw.query)
+    query, changes = clean_text(raw.query)
+    notes = [note] * bool(note) + [f"query: {change}" for change in changes]
     row = {"qid": raw.qid, "vid": raw.vid, "split": split, "query": query, "duration": float(raw.duration)}
     return row | {"windows": windows, "novel": raw.novel, "saliency": saliency}, "", notes
 
@@ -149,15 +172,15 @@ class Split:
     durations: dict[str, float] = field(default_factory=dict)  # seconds, by video
     word_counts: list[int] = field(default_factory=list)  # of the queries
     window_lengths: list[float] = field(default_factory=list)  # seconds
-    queries: dict[str, tuple[str, str]] = field(default_factory=dict)  # by the query in lower case: first qid, query
+    queries: dict[str, tuple[str, str]] = field(default_factory=dict)  # by the query in lower case: first place, query
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, Any], place: str) -> None:
         """Add a usable row."""
         self.usable += 1
         self.durations[row["vid"]] = row["duration"]
         self.word_counts.append(len(row["query"].split()))
         self.window_lengths += [end - start for start, end in row["windows"]]
-        self.queries.setdefault(row["query"].lower(), (row["qid"], row["query"]))
+        self.queries.setdefault(row["query"].lower(), (place, row["query"]))
 
     def figures(self) -> list[str]:
         """Return a row of the printed table."""
@@ -188,13 +211,13 @@ def check(dataset: Dataset) -> CheckedDataset:
             row, reason, changes = clean_row(raw, name, seen, whole)
             split.rows += 1
             if reason:
-                text = f"{raw.qid} {raw.query!r}, {raw.vid}, {raw.windows} of {raw.duration} s"
-                first = f"{path.name}: {truncated(raw.qid if raw.fault else text, MAX_EXAMPLE)}"
+                text = f"{raw.query!r}, {raw.vid}, {raw.windows} of {raw.duration} s"
+                first = raw.place if raw.fault else f"{raw.place}: {truncated(text, MAX_EXAMPLE)}"
                 count, example = checked.rejected.get(reason, (0, first))
                 checked.rejected[reason] = (count + 1, example)
             else:
                 checked.changed |= {change: checked.changed.get(change, 0) + 1 for change in changes}
-                split.add(row)
+                split.add(row, raw.place)
         checked.splits.append(split)
     training = next((split for split in checked.splits if split.name == "train"), None)
     for split in checked.splits if training else ():

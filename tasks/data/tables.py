@@ -24,7 +24,7 @@ KINDS = ".csv, .tsv, .jsonl or .parquet"
 
 @dataclass(frozen=True)
 class OwnTable:
-    """The rows of a file, with None for empty cells, and the place of each row, for messages."""
+    """The rows of a file, with None for empty cells, and the place of each row: `rows.csv:182`."""
 
     path: Path
     columns: list[str]
@@ -55,14 +55,14 @@ def read_table(path: Path) -> OwnTable:
         raise DatasetError(f"{path} holds no row: is it the right file?")
     rows = [{name: None if _is_empty(cell) else cell for name, cell in row.items()} for _, row in numbered]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    return OwnTable(path, columns, rows, [f"{path} {place}" for place, _ in numbered])
+    return OwnTable(path, columns, rows, [f"{path.name}:{number}" for number, _ in numbered])
 
 
 def _is_empty(cell: Any) -> bool:
     return (isinstance(cell, str) and not cell.strip()) or (isinstance(cell, float) and math.isnan(cell))
 
 
-def _delimited(path: Path) -> Iterator[tuple[str, Row]]:
+def _delimited(path: Path) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(LONGEST_CELL)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         first = stream.readline()
@@ -83,12 +83,12 @@ def _delimited(path: Path) -> Iterator[tuple[str, Row]]:
                         f"{path} line {reader.line_num} has {len(fields)} fields, and its header {len(header)}: put "
                         "text that holds a delimiter into double quotes"
                     )
-                yield f"line {reader.line_num}", dict(zip(header, fields, strict=True))
+                yield reader.line_num, dict(zip(header, fields, strict=True))
         except csv.Error as error:
             raise DatasetError(f"{path} line {reader.line_num}: {error}: correct its quotes") from None
 
 
-def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
+def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.strip():
@@ -101,10 +101,10 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
                 raise DatasetError(
                     f"{path} line {number} is no JSON object; it has {start_of(line)}: write one object a line"
                 )
-            yield f"line {number}", row
+            yield number, row
 
 
-def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -112,8 +112,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         table = parquet.ParquetFile(path).read()
     except pa.ArrowException as error:
         raise DatasetError(f"{path} is no Parquet file ({str(error).splitlines()[0]}): write it again") from None
-    for number, row in enumerate(table.to_pylist(), 1):
-        yield f"row {number}", row
+    yield from enumerate(table.to_pylist(), 1)
 
 
 READERS = {".csv": _delimited, ".tsv": _delimited, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.data.rows import clean_text
 
 SHINE = "recomposed_queries"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -53,6 +54,7 @@ class Entry:
     masked: str | None = None
     provider: str = ""
     similarity: float | None = None
+    changes: tuple[str, ...] = ()  # of `clean_text`
 
 
 def read_entries(path: Path) -> list[Entry]:
@@ -147,17 +149,19 @@ def _entry(line: int, row: Mapping[str, Any], level: Any, text: Any, query: Any,
     place, qid = f"level {str(level)[:20]}, line {line}", str(row["qid"])
     if not _is_text(text):
         return Entry(place, qid, fault="negative is no text")
+    text, changes = clean_text(text)
     whole, similarity = WHOLE.fullmatch(str(level).strip()), row.get("similarity")
     return Entry(
         f"{place}: {text}",
         qid,
         int(whole[1]) if whole else 0,
-        text.strip(),
-        query if _is_text(query) else "",
+        text,
+        clean_text(query)[0] if _is_text(query) else "",
         vid=str(row.get("vid") or qid),
         masked=masked if _is_text(masked) else None,
         provider=str(row.get("provider") or ""),
         similarity=similarity if isinstance(similarity, float | int) else None,
+        changes=changes,
     )
 
 

@@ -4,21 +4,20 @@
 queries, in the order of their SentenceBERT cosine to it, except paraphrases (above the ceiling), queries of the same
 video (lemmatised) and queries of a test split. Each level takes the candidate at its rank: the nearest is the hardest.
 
-*Imported* negatives, such as the authors' release, are kept as they are. A row is refused only if it is no negative of
-a training query. A query lacks the levels that the file lacks.
+*Imported* negatives, such as the authors' release, are kept as they are but for `clean_text`. A row is refused only if
+it is no negative of a training query. A query lacks the levels that the file lacks.
 
 The checks are those of `penumbra.tasks.negatives.checks`. None is enforced here: a row names those that it passes. A
 sentence with as many tokens as its query is that query with a slot for each token that differs; any other has no slots.
 """
 
 from abc import abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
-from unicodedata import category
 
 import numpy as np
 
@@ -47,12 +46,13 @@ Tokens = Sequence[Mapping[str, Any]]
 
 
 class Sentence(NamedTuple):
-    """A negative of a query at a level; `model` names its origin."""
+    """A negative of a query at a level; `model` names its origin, `changes` what `clean_text` changed."""
 
     qid: str
     level: int
     text: str
     model: str
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ class SentenceNegatives(Stage):
             row["checks"] += ["falling"] if cosine < last.get(row["qid"], np.inf) else []
             last[row["qid"]] = min(cosine, last.get(row["qid"], np.inf))
             row |= {"similarity": cosine, "plausibility": natural[row["negative"]] - natural[row["query"]]}
-        return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
+        notes = Counter(f"negative: {change}" for sentence in sentences for change in sentence.changes)
+        return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
 
     def _row(self, query: Row, tokens: Tokens, sentence: Sentence, queries: set[str]) -> Row:
         slots, words = changed_slots(tokens, [token.text for token in self.tokeniser(sentence.text)])
@@ -286,7 +287,7 @@ class ImportedNegatives(SentenceNegatives):
                     rejected.append(rejection(entry.qid, STAGE, reason, entry.value))
                 else:
                     levels.add(entry.level)
-                    sentences.append(Sentence(entry.qid, entry.level, entry.text, self.path.name))
+                    sentences.append(Sentence(entry.qid, entry.level, entry.text, self.path.name, entry.changes))
         return sentences, rejected
 
 
@@ -298,8 +299,6 @@ def refusal(entry: Entry, query: str, levels: set[int]) -> str:
         return "its query has another of this level"
     if fault := check_query(entry.text):
         return fault.replace("query", "negative", 1)
-    if any(category(character) == "Cc" for character in entry.text):
-        return "negative holds a control character"
     if entry.query and normal_form(entry.query) != normal_form(query):
         return "its query is not what the data set has under its qid"
     return "equals its query" if normal_form(entry.text) == normal_form(query) else ""

@@ -149,7 +149,7 @@ class FileNegatives:
                 raise NegativesError(
                     f"{self.path}, {place}: {fault or 'negative is empty'}: mend the row or take it out"
                 )
-            about = entry.qid, entry.vid, entry.level, entry.query.strip()
+            about = entry.qid, entry.vid, entry.level, entry.query
             known = entry.masked, None, entry.similarity
             rows.append(Negative(*about, entry.text, entry.provider or "file", *known))
         return rows

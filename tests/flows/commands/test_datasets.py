@@ -59,6 +59,7 @@ def test_a_csv_becomes_a_data_set_that_build_negatives_takes(tmp_path: Path) -> 
             "vid": "v2",
             "duration": 30.0,
             "relevant_windows": [[1.0, 4.5]],
+            "source_row": "own.csv:4",
         }
     ]
     planned = run("run", "build-negatives", "mine", "--dry-run")
@@ -85,7 +86,7 @@ def test_check_counts_sentences_without_a_verb(tmp_path: Path) -> None:
     fragments = [{**ROWS[0], "text": "a red \u202ecar."}, {**ROWS[3], "text": "the kitchen"}]
     assert run("init", "mine", "--from", table(tmp_path, [*ROWS, *fragments]), "--force").exit_code == 0
     [line] = [line for line in run("check", "mine").output.splitlines() if "verb" in line]
-    assert line.startswith("note: no verb is found in 2 of 6 different queries: test.jsonl: 5 'the kitchen'; train")
+    assert line.startswith("note: no verb is found in 2 of 6 different queries: own.csv:7: 'the kitchen'; own.csv:6: ")
 
 
 def test_a_large_data_set_is_sampled_for_sentences_without_a_verb(
@@ -95,6 +96,24 @@ def test_a_large_data_set_is_sampled_for_sentences_without_a_verb(
     rows = [{**ROWS[0], "text": f"a red car with the number {i}"} for i in range(101)]
     assert run("init", "mine", "--from", table(tmp_path, rows)).exit_code == 0
     assert "in 34 of 101 different queries, of which 34 were read" in run("check", "mine").output
+
+
+@pytest.mark.parametrize("novel", [[], ["--novel"]])
+def test_init_accounts_for_every_row_of_a_dirty_table(tmp_path: Path, novel: list[str]) -> None:
+    dirty = [
+        {**ROWS[0], "text": "a  person opens\u200b the door.\x07"},
+        {**ROWS[1], "t0": 9, "t1": 12},
+        {**ROWS[2], "text": "\u202e!"},
+    ]
+    done = run("init", "mine", "--from", table(tmp_path, [*ROWS, *dirty]), *novel)
+    output = " ".join(done.output.split())
+    assert "7 rows in, 5 out, 2 merged with earlier rows of the same sentence and video: own.csv:6, own.csv:7" in output
+    assert "query: control or format characters removed, rows: 2" in output
+    assert "query: blanks between words made single spaces, rows: 1" in output
+    assert "query has no letter" in output
+    assert "own.csv:8: " in output
+    written = "".join(path.read_text() for path in (tmp_path / "data" / "mine").glob("*.json*"))
+    assert not any(character in written for character in ("\\u200b", "\u200b", "\\u0007", "\u202e"))
 
 
 def test_check_loads_no_prefect_and_no_torch(tmp_path: Path) -> None:

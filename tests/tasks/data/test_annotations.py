@@ -15,11 +15,12 @@ from penumbra.artifacts.errors import MissingError
 from penumbra.tasks.data import annotations
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError
-from penumbra.tasks.data.rows import check_query
+from penumbra.tasks.data.rows import check_query, clean_text
 
 Row = dict[str, Any]
 VIDEO: Row = {"sentences": ["a man runs.", "he sits down."], "timestamps": [[0, 4.5], [5, 9]], "duration": 10}
 LINE: Row = {"qid": 1, "vid": "v1", "query": "a man runs.", "duration": 10, "relevant_windows": [[0, 4]]}
+BLANKS = "blanks between words made single spaces"
 REMEDY = re.compile(r"fetch|convert|check|PENUMBRA_DATA|name |is it ")
 
 
@@ -115,7 +116,7 @@ def test_charades_cg(shared: Path) -> None:
     assert found.taken == len(found.rows) == 15514
     splits = {"train": 8281, "test": 3096, "composition": 3442, "word": 695}
     assert Counter(row["split"] for row in found.rows) == splits
-    assert found.notes == {"window clipped to the video's end": 2228}
+    assert found.notes == {"window clipped to the video's end": 2228, f"query: {BLANKS}": 41}
     assert found.rows[0]["qid"] == "IGDIE_train_0"
     assert all(re.fullmatch(rf"{row['vid']}_{row['split']}_\d+", row["qid"]) for row in found.rows)
     assert all(bool(row["novel"]) == (row["split"] in ("composition", "word")) for row in found.rows)
@@ -187,8 +188,37 @@ def test_usable_queries_are_kept(query: str) -> None:
 
 def test_changes_to_a_row_are_noted(tmp_path: Path) -> None:
     found = Outcome(compositional(tmp_path, ("A1", one_sentence("  a  man\truns. ", window=[8, 10.01]))))
-    assert (found.rows[0]["query"], found.rows[0]["windows"]) == ("a  man\truns.", [[8.0, 10.0]])
-    assert found.notes == {"blanks around the query removed": 1, "window clipped to the video's end": 1}
+    assert (found.rows[0]["query"], found.rows[0]["windows"]) == ("a man runs.", [[8.0, 10.0]])
+    assert found.notes == dict.fromkeys(
+        ("query: blanks around the text removed", f"query: {BLANKS}", "window clipped to the video's end"), 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "clean", "changes"),
+    [
+        ("a man\x07 runs", "a man runs", ["control or format characters removed"]),
+        ("\ufeffa \u202eman\u200b runs", "a man runs", ["control or format characters removed"]),
+        ("a cafe\u0301", "a caf\xe9", ["letters and accents composed (Unicode NFC)"]),
+        ("a\xa0man\r\nruns\u2028\x1ffast", "a man runs fast", [BLANKS]),
+        (" a man \x07", "a man", ["control or format characters removed", "blanks around the text removed"]),
+        ("a man runs, 🙂 100 %", "a man runs, 🙂 100 %", []),
+    ],
+)
+def test_a_text_is_cleaned_and_each_change_is_named(text: str, clean: str, changes: list[str]) -> None:
+    assert clean_text(text) == (clean, tuple(changes))
+    assert clean_text(clean) == (clean, ())
+
+
+@pytest.mark.parametrize("query", ["\u200b \x07", "a man <ma\u200bsk> runs"])
+def test_a_query_is_checked_as_it_is_after_cleaning(query: str) -> None:
+    assert check_query(query) in ("query is empty", "query contains <mask>")
+
+
+def test_a_rejected_row_has_the_place_of_its_row(tmp_path: Path) -> None:
+    own = {**LINE, "qid": 2, "query": "42", "source_row": "rows.csv:182"}
+    found = Outcome(lines(tmp_path, LINE, own, {**LINE, "qid": 3, "query": "7"}))
+    assert [row["value"] for row in found.rejected] == ["rows.csv:182: 42", "my_train.jsonl:3: 7"]
 
 
 @pytest.mark.parametrize("windows", [[[0, 1]], [[0, 1], [1, 2], [2, 3]]])

@@ -67,8 +67,23 @@ def test_every_kind_of_file_gives_the_same_queries(tmp_path: Path, suffix: str) 
     columns = find_columns(table, {})
     assert set(columns.by.values()) == {"name"}
     [found] = queries_of(table, columns)
-    windows = [[1.0, 2.5], [5.0, 6.0]]
-    assert found.line() == {"qid": "0", "query": query, "vid": "a", "duration": 30.0, "relevant_windows": windows}
+    windows, first = [[1.0, 2.5], [5.0, 6.0]], found.place.removeprefix(f"own{suffix}:")
+    assert found.merged == [f"own{suffix}:{int(first) + 1}"]
+    line = {"qid": "0", "query": query, "vid": "a", "duration": 30.0, "relevant_windows": windows}
+    assert found.line() == {**line, "source_row": found.place}
+
+
+def test_rows_with_unreadable_windows_are_not_merged(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    row = "a person opens the door.,{},a,30\n"
+    path.write_text("text,windows,clip,len\n" + "".join(map(row.format, ("1-2", "3-4", "?", "1-2"))))
+    table = read_table(path)
+    found = queries_of(table, find_columns(table, {}))
+    assert [(query.place, query.merged) for query in found] == [
+        ("own.csv:2", ["own.csv:3", "own.csv:5"]),
+        ("own.csv:4", []),
+    ]
+    assert [query.windows for query in found] == [[[1.0, 2.0], [3.0, 4.0]], "?"]
 
 
 def test_semicolons_and_decimal_commas_are_read(tmp_path: Path) -> None:
@@ -122,7 +137,7 @@ def test_a_given_column_that_does_not_fit_names_the_row(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(HEADER + ROW)
     table = read_table(path)
-    with pytest.raises(DatasetError, match=r"column 'clip' does not hold seconds or mm:ss: .*own.csv line 2 has 'a'; "):
+    with pytest.raises(DatasetError, match=r"column 'clip' does not hold seconds or mm:ss: own.csv:2 has 'a'; "):
         find_columns(table, {"start": "clip"})
     with pytest.raises(DatasetError, match=r"no column .texts. for --query: did you mean text\?"):
         find_columns(table, {"query": "texts"})

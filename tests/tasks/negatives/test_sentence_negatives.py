@@ -155,7 +155,6 @@ QID, QUERY = "IGDIE_train_0", "person starts watching television."
         ({"level": 1}, "its query has another of this level"),
         ({"negative": "  "}, "negative is empty"),
         ({"negative": "42"}, "negative has no letter"),
-        ({"negative": "person \x1b[31mstops"}, "negative holds a control character"),
         ({"negative": "Person starts watching television"}, "equals its query"),
         ({"query": "person eats."}, "its query is not what the data set has under its qid"),
     ],
@@ -176,6 +175,15 @@ def test_what_is_no_negative_is_refused_with_its_reason(
     assert [row["negative"] for row in store.table(made).to_pylist()] == [good["negative"]]
     [refused] = [row for part in store.rejected(made) for row in part.to_pylist()]
     assert refused["qid"] == other["qid"]
+
+
+def test_an_imported_negative_is_cleaned_and_the_changes_are_counted(make: Make, store: Store, tmp_path: Path) -> None:
+    query = QUERY.replace(" ", "\u200b  ", 1)
+    row = {"qid": QID, "level": 1, "query": query, "negative": "person\u200b stops  watching\x07 television."}
+    made = build(make(put(tmp_path / "dirty.jsonl", row)))
+    assert [row["negative"] for row in store.table(made).to_pylist()] == ["person stops watching television."]
+    changes = ("control or format characters removed", "blanks between words made single spaces")
+    assert store.manifest(made).notes == {f"negative: {change}": 1 for change in changes}
 
 
 def test_a_file_of_another_data_set_is_an_error(make: Make, tmp_path: Path) -> None:
