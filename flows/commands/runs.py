@@ -21,7 +21,7 @@ OfDataset = Annotated[str | None, typer.Option("--dataset", help="Only this data
 def list_runs(dataset: OfDataset = None) -> None:
     """All trainings, oldest first, with the figures of their newest evaluation, in percent."""
     from penumbra.artifacts.store import Store
-    from penumbra.tasks.grounding.runs import METRICS, SHOWN, all_runs
+    from penumbra.tasks.grounding.runs import BELOW, METRICS, SHOWN, all_runs
 
     trained = list(all_runs(dataset))
     if dataset and not trained:
@@ -37,6 +37,8 @@ def list_runs(dataset: OfDataset = None) -> None:
             (run.run, run.metrics.dataset, run.model, run.negatives or "–", when, *figures, f"{run.size / 1e6:,.1f}")
         )
     print_table(("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB"), rows)
+    if any(run.below for run in trained):
+        print_line(f"{BELOW}: mIoU no higher than that of one constant window for all queries of the split")
 
 
 @runs.command()
@@ -89,10 +91,16 @@ def compare(
 ) -> None:
     """Is the second run better than the first? A paired bootstrap over the videos of each split: second minus first."""
     from penumbra.tasks.grounding.evaluation.compare import compare as compare_runs
+    from penumbra.tasks.grounding.evaluation.compare import too_few
+    from penumbra.tasks.grounding.runs import below_in_words, found_run
 
     differences = compare_runs(dataset, first, second, seed)
-    rows = ((*of, f"{it.mean:+.2f}", f"{it.low:+.2f} … {it.high:+.2f}", it.p_text) for *of, it in differences)
+    rows = ((split, metric, *difference.cells()) for split, metric, difference in differences)
     print_table(("split", "metric", f"{second} − {first}", "95 % interval", "p"), rows)
+    few = too_few({split: difference.videos for split, _, difference in differences})
+    below = (below_in_words(run.run, run.below) for run in (found_run(first, dataset), found_run(second, dataset)))
+    for note in filter(None, (few, *below)):
+        print_line(f"note: {note}")
 
 
 def predict(
@@ -116,3 +124,5 @@ def predict(
         sys.stdout.write(command.as_json(predictions) + "\n")
         return
     print_table(("query", "start, s", "end, s", "score"), command.as_rows(predictions, top))
+    if command.are_close(predictions, top):
+        print_line(f"{command.CLOSE}: within {command.TOLERANCE} of the best score; the run can't tell these apart")

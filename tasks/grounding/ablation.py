@@ -18,16 +18,16 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.simulated import remark_on
-from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.evaluation.compare import (
     SplitScores,
     over_seeds,
     paired_bootstrap,
     scores_by_split,
     seeds_differ,
+    too_few,
 )
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
-from penumbra.tasks.grounding.runs import ALL
+from penumbra.tasks.grounding.runs import ALL, CONSTANT
 from penumbra.tasks.grounding.training.presets import DEFAULT, Settings, explicitly_set, layered, preset_named, presets
 from penumbra.tasks.grounding.training.stage import SECONDS as TRAINED
 from penumbra.tasks.grounding.training.stage import load_run
@@ -253,7 +253,7 @@ def marks_of(first: Mapping[str, SplitScores], other: Mapping[str, SplitScores])
         for metric in METRICS if before and before.qids == after.qids else ():
             if before and metric in before.scores and metric in after.scores:
                 difference = paired_bootstrap(before.scores[metric], after.scores[metric], after.videos)
-                if difference.low > 0 or difference.high < 0:
+                if difference.differs:
                     marks[split, metric] = BETTER if difference.low > 0 else WORSE
     return marks
 
@@ -332,6 +332,8 @@ class Results:
                 f"{BETTER} {WORSE}: better or worse than {self.labels[0]!r}: the 95 % interval of a paired bootstrap "
                 "over the videos, with means over seeds as scores, excludes zero, and so does Welch's over the seeds."
             )
+            few = too_few({split: len(set(scores.videos)) for split, scores in self._first.items()})
+            remarks += [f"No marks where there are few videos: {few}."] if few else []
         return remarks + [f"**Failed**: {plain(label)}: {plain(reason)}" for label, reason in self.failures.items()]
 
 

@@ -26,7 +26,7 @@ from penumbra.tasks.grounding.evaluation.figures import own_tables, results
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
 from penumbra.tasks.grounding.metrics import NAMES
-from penumbra.tasks.grounding.runs import ALL, run_folder
+from penumbra.tasks.grounding.runs import ALL, below_constant, below_in_words, run_folder
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.presets import Settings, flat_settings
 from penumbra.tasks.grounding.training.stage import load_run, name_of, split_rows
@@ -121,7 +121,8 @@ def evaluation_document(run: EvaluatedRun) -> Document:
     splits = [f"{words} on {split}" for split, row in by_split.items() if (words := figures_in_words(row))]
     tables = [Table(*results(figures)), *(Table(*own) for own in own_tables(figures))]
     sections = [Section("Results", [RESULTS], tables), saliency_section(run), *trained.sections]
-    return Document(trained.title, trained.lead, sections, "; ".join(splits))
+    below = below_in_words("warning", below_constant(figures))
+    return Document(trained.title, trained.lead, sections, "; ".join(filter(None, [*splits, below])))
 
 
 # -- SHINE's Figure 6: saliency of a query and its negatives -----------------------------------------------------------

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -21,12 +21,17 @@ from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
 
 ALL = "all"  # the subset of metrics over every query of a split
+CONSTANT = "constant window"  # the subset of the best window for all queries alike
+JUDGED_BY = "mIoU"  # the metric that the constant window is chosen by
 SHOWN = ("R1@0.5", "R1@0.7", "mIoU")
 METRICS, EVALUATION = "metrics", "evaluation"  # stages of a run
 FIGURES = ["run", "split", "subset", "metric", "value"]
 COLUMNS = ["run", "dataset", "key", "model", "negatives", "finished", "seconds", "size"]
 SHIPPED = {"scenes-grounder": PROJECT / "models" / "scenes_grounder"}  # weights that come with the project
 SETTINGS = "settings.json"  # the settings of a run, written before its first epoch
+
+
+BELOW = "▾"  # in tables: no better than the constant window
 
 
 class RunError(PenumbraError):
@@ -86,7 +91,8 @@ class Run:
 
     Without `finished` it has no `metrics` yet: it is running, or was killed after `epoch` of `epochs`. `settings` are
     those of its manifest, `negatives` are PROVIDERS/KEY or '', `figures` its metrics over all queries by split in
-    percent (none if they are `damaged`), and `size` the bytes of its checkpoints and artifacts.
+    percent (none if they are `damaged`), and `size` the bytes of its checkpoints and artifacts. `below` are the splits
+    in which it is no better than the constant window.
     """
 
     metrics: Artifact
@@ -98,6 +104,7 @@ class Run:
     epochs: int | None = None
     damaged: bool = False
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    below: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
 
@@ -131,7 +138,11 @@ class Run:
         """Return the metrics that tables show: a line for each split, at least one."""
         figures = self.figures or {"damaged" if self.damaged else "–": {}}
         return [
-            (split, *(f"{row[name]:.2f}" if name in row else "–" for name in SHOWN)) for split, row in figures.items()
+            (
+                f"{split} {BELOW}" if split in self.below else split,
+                *(f"{row[name]:.2f}" if name in row else "–" for name in SHOWN),
+            )
+            for split, row in figures.items()
         ]
 
     def files(self) -> dict[str, int]:
@@ -173,11 +184,13 @@ def _providers(dataset: str | None) -> dict[str, str]:
 def _finished(manifest: Manifest, later: list[Artifact], providers: dict[str, str]) -> Run:
     metrics, settings = Store().reference(manifest), manifest.parameters.get("settings", {})
     negatives = [it for it in manifest.parents if it.stage in ("negatives", "in_video_negatives")]
-    figures, damaged, names = defaultdict[str, dict[str, float]](dict), False, list[str]()
+    figures, damaged, names, below = defaultdict[str, dict[str, float]](dict), False, list[str](), tuple[str, ...]()
     try:
         names = Store().table(metrics, ["run"])["run"].to_pylist()  # none if a run kept the weights of start_from
         if later and later[-1].stage == EVALUATION:  # the newest
-            for row in Store().table(later[-1], FIGURES).to_pylist():
+            rows = Store().table(later[-1], FIGURES).to_pylist()
+            below = below_constant(rows)
+            for row in rows:
                 names.append(row["run"])
                 if row["subset"] == ALL:
                     figures[row["split"]][row["metric"]] = row["value"]
@@ -191,8 +204,24 @@ def _finished(manifest: Manifest, later: list[Artifact], providers: dict[str, st
         manifest.seconds,
         damaged=damaged,
         figures=dict(figures),
+        below=below,
         settings=settings,
         artifacts=(metrics, *later),
+    )
+
+
+def below_constant(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the splits of rows of `evaluation` in which the constant window has at least the run's mean IoU."""
+    of = {(row["split"], row["subset"]): row["value"] for row in rows if row["metric"] == JUDGED_BY}
+    constant = {split: value for (split, subset), value in of.items() if subset == CONSTANT}
+    return tuple(split for split, value in constant.items() if (split, ALL) in of and of[split, ALL] <= value)
+
+
+def below_in_words(run: str, splits: Iterable[str]) -> str:
+    """Return that a run is no better than a constant window in some splits; '' if there is none."""
+    named = ", ".join(splits)
+    return (
+        f"{run}: {JUDGED_BY} on {named} is no higher than that of one constant window for all queries" if named else ""
     )
 
 

@@ -20,9 +20,8 @@ from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.ablation import table_text
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.configs import Inputs, Training
-from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
-from penumbra.tasks.grounding.runs import RunError, run_folder
+from penumbra.tasks.grounding.runs import CONSTANT, RunError, run_folder
 from penumbra.tasks.grounding.training.presets import with_preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips
 from penumbra.tasks.negatives.filling import Filling

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 from prefect import flow
 from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
+from typer.testing import CliRunner
 
 from penumbra.artifacts.locations import runs_folder
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.flows.commands import app
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.local_run import run_flow
 from penumbra.flows.train_grounding import train_grounding
@@ -27,13 +29,13 @@ from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
-from penumbra.tasks.grounding.evaluation.baselines import CONSTANT, OTHER_QUERY
+from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY
 from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of, scores_by_split
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
-from penumbra.tasks.grounding.runs import RunError, all_runs, run_folder
+from penumbra.tasks.grounding.runs import CONSTANT, RunError, all_runs, found_run, run_folder
 from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
 from tests.cluster import free_port
@@ -279,6 +281,10 @@ def test_runs_are_compared_and_what_is_missing_is_named(world: Path, trained: Ar
         (split, metric) for split in ("test", "composition") for metric in ("R1@0.5", "R1@0.7", "mIoU", "mAP")
     ]
     assert all(by.low <= by.mean <= by.high for _, _, by in differences)
+    output = CliRunner().invoke(app, ["compare", "tiny", other.key, trained.key]).output
+    assert "with fewer than 20 videos" not in output
+    for run in (found_run(other.key), found_run(trained.key)):
+        assert (f"note: {run.run}: mIoU on " in output) == bool(run.below)
     with pytest.raises(ArtifactError, match=r"no tiny/metrics matches 'nothing'; the newest: \w+_detr"):
         evaluate_grounding(dataset(world), Choice(run="nothing"))
     with pytest.raises(EvaluationError, match="no split word; there is: train, test, composition"):

@@ -22,9 +22,10 @@ import pyarrow as pa
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.metrics import Floats, align, overlaps
+from penumbra.tasks.grounding.runs import CONSTANT
 from penumbra.tasks.negatives.providers.random import row_seed
 
-CONSTANT, BY_VERB, OTHER_QUERY = "constant window", "constant window by verb", "another query"
+BY_VERB, OTHER_QUERY = "constant window by verb", "another query"
 STEPS = 40  # of the grid
 PRIOR = 5.0  # weight of the mean over all queries in the choice for a verb, in queries
 BLOCK = 1024  # queries compared with the grid at once

@@ -1,7 +1,7 @@
 """Whether one run is better than another: a paired bootstrap over the videos of each split; intervals over seeds."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -17,6 +17,7 @@ from penumbra.tasks.grounding.metrics import EvaluationError, Floats, compared_s
 from penumbra.tasks.grounding.training.stage import chosen_run
 
 RESAMPLES = 10_000
+FEWEST = 20  # videos from which resampling them gives an interval: with fewer it is far too narrow
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,30 @@ class Difference:
     low: float
     high: float
     p: float
+    videos: int
 
     @property
-    def p_text(self) -> str:
-        """`p` for people; the resamples can't distinguish smaller values from 0."""
-        return "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
+    def is_known(self) -> bool:
+        """Whether there are enough videos for the interval and for `p`."""
+        return self.videos >= FEWEST
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval is known and excludes zero."""
+        return self.is_known and (self.low > 0 or self.high < 0)
+
+    def cells(self) -> tuple[str, str, str]:
+        """Return difference, interval and `p` for people; the resamples can't distinguish a smaller `p` from 0."""
+        if not self.is_known:
+            return f"{self.mean:+.2f}", "–", "–"
+        p = "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
+        return f"{self.mean:+.2f}", f"{self.low:+.2f} … {self.high:+.2f}", p
+
+
+def too_few(videos: Mapping[str, int]) -> str:
+    """Return why splits of so few videos have no interval and no `p`, or ''."""
+    few = ", ".join(f"{split} has {count:,}" for split, count in videos.items() if count < FEWEST)
+    return f"{few}: with fewer than {FEWEST} videos resampling can't tell a difference from chance" if few else ""
 
 
 def paired_bootstrap(
@@ -54,7 +74,7 @@ def paired_bootstrap(
     means = sums[:, 0] / sums[:, 1]
     low, high = np.percentile(means, INTERVAL)
     tail = min(float((means <= 0).mean()), float((means >= 0).mean()))
-    return Difference(float(change.mean()), float(low), float(high), min(1.0, 2 * tail))
+    return Difference(float(change.mean()), float(low), float(high), min(1.0, 2 * tail), len(names))
 
 
 def over_seeds(values: Sequence[float]) -> tuple[float, float]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from transformers.utils import logging
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Watched, checked
+from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Watched, Window, checked
 from penumbra.tasks.grounding.prediction.pictures import draw
+
+CLOSE, TOLERANCE = "≈", 0.01  # the mark of scores that differ from the best by less
 
 
 def predict(
@@ -44,7 +46,20 @@ def as_json(groundings: Sequence[Grounding]) -> str:
 
 
 def as_rows(groundings: Sequence[Grounding], most: int) -> Iterator[tuple[str, str, str, str]]:
-    """Yield query (once), start, end and score of the best windows of each query."""
+    """Yield query (once), start, end and score of the best windows of each query, scores close to the best marked."""
     for one in groundings:
         for place, window in enumerate(one.windows[:most]):
-            yield ("" if place else one.query, f"{window.start:.2f}", f"{window.end:.2f}", f"{window.score:.3f}")
+            mark = f" {CLOSE}" if place and _is_close(one, window) else ""
+            score = f"{window.score:.3f}{mark}"
+            yield ("" if place else one.query, f"{window.start:.2f}", f"{window.end:.2f}", score)
+        if not one.windows:
+            yield one.query, "–", "–", "–"
+
+
+def are_close(groundings: Sequence[Grounding], most: int) -> bool:
+    """Return whether `as_rows` marks a score."""
+    return any(_is_close(one, window) for one in groundings for window in one.windows[1:most])
+
+
+def _is_close(grounding: Grounding, window: Window) -> bool:
+    return grounding.windows[0].score - window.score < TOLERANCE

@@ -27,7 +27,7 @@ from penumbra.tasks.features.text import TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import notes_on
 from penumbra.tasks.grounding.batches.examples import Features, joined, make_examples, normalised
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.runs import RunError
+from penumbra.tasks.grounding.runs import RunError, below_in_words, found_run
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import chosen_run, load_run, run_name
 
@@ -47,6 +47,8 @@ class Window:
 @dataclass(frozen=True)
 class Grounding:
     """The prediction for a query: windows, best first, and the saliency of each clip (empty for some models).
+
+    Windows of no length are left out, so that there may be none.
 
     Clip i covers [i · clip_length, (i + 1) · clip_length) seconds; the model saw `duration` seconds of the video.
     """
@@ -82,6 +84,7 @@ class Grounder:
     video_encoders: Sequence[Encoder]  # one for each source of video features, in the order of the model
     text_encoder: TextEncoder
     clip_length: float  # seconds
+    caveat: str = ""  # that its evaluation shows no grounding
 
     def __post_init__(self) -> None:
         self.device, self.system = device_of("auto"), system_of(self.settings)
@@ -111,7 +114,8 @@ class Grounder:
             text_encoder = load_text_encoder(clips["text_features"][0])
         except PenumbraError as error:
             raise RunError(f"an encoder of {name}'s features: {error}") from None
-        return cls(name, model, settings, encoders, text_encoder, clip_length)
+        caveat = below_in_words(name, found_run(metrics.key, metrics.dataset).below)
+        return cls(name, model, settings, encoders, text_encoder, clip_length, caveat)
 
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
         """Return each query's moments in a video file, which is decoded and encoded once.
@@ -135,7 +139,7 @@ class Grounder:
         features = tuple(one.features for one in encoded if one.features is not None)
         summary, seconds = encoded[-1].summary, self.clip_length / self.video_encoders[-1].frames
         frames = tuple(((index + 0.5) * seconds, frame) for index, frame in encoded[-1].thumbnails)
-        notes = tuple(notes_on(summary, summary.duration, self.clip_length))
+        notes = (*notes_on(summary, summary.duration, self.clip_length), *([self.caveat] if self.caveat else []))
         return Watched(features, self.clip_length, summary.duration, frames, notes)
 
     def _encode(self, path: Path, encoder: Encoder) -> EncodedVideo:
@@ -158,7 +162,11 @@ class Grounder:
         predictions = self.system.predict(self.model, self.system.data(examples, videos, text_features, self.device))
         return [
             Grounding(
-                text, tuple(Window(*it) for it in one.windows.tolist()), tuple(one.saliency.tolist()), clip, seconds
+                text,
+                tuple(Window(*it) for it in one.windows.tolist() if it[0] < it[1]),  # rounding to clips empties some
+                tuple(one.saliency.tolist()),
+                clip,
+                seconds,
             )
             for text, one in zip(texts, predictions, strict=True)
         ]

@@ -8,7 +8,7 @@ import pytest
 
 from bench.official import main, read_lines, report
 from penumbra.tasks.grounding.configs import Ranking
-from penumbra.tasks.grounding.evaluation.compare import over_seeds, paired_bootstrap
+from penumbra.tasks.grounding.evaluation.compare import over_seeds, paired_bootstrap, too_few
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import (
     EvaluationError,
@@ -79,6 +79,16 @@ def test_the_paired_bootstrap_finds_a_small_difference() -> None:
         paired_bootstrap(first, first[:-1], videos)
     with pytest.raises(EvaluationError, match="1999 videos"):
         paired_bootstrap(first, first, videos[:-1])
+
+
+def test_few_videos_give_no_interval_and_no_p() -> None:
+    videos = [f"v{n % 19}" for n in range(380)]
+    few = paired_bootstrap(np.zeros(380), np.ones(380), videos)
+    assert (few.cells(), few.differs) == (("+1.00", "–", "–"), False)
+    enough = paired_bootstrap(np.zeros(380), np.ones(380), [*videos[:-1], "v19"])
+    assert (enough.cells(), enough.differs) == (("+1.00", "+1.00 … +1.00", "< 0.001"), True)
+    assert too_few({"test": 19, "word": 20}).startswith("test has 19: with fewer than 20 videos")
+    assert too_few({"word": 20}) == ""
 
 
 def test_with_one_query_a_video_the_bootstrap_is_that_of_plain_resampling() -> None:

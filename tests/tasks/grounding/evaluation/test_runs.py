@@ -15,7 +15,7 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
-from penumbra.tasks.grounding.runs import all_runs, found_run, remove, run_folder
+from penumbra.tasks.grounding.runs import CONSTANT, all_runs, found_run, remove, run_folder
 from penumbra.tasks.grounding.training.presets import Settings, non_default_settings
 
 Figures = Mapping[str, Mapping[str, float]]
@@ -55,6 +55,7 @@ def judge(store: Store, metrics: Artifact, figures: Figures) -> Artifact:
         for metric, value in ({"queries": 9.0} | dict(found)).items()
         for subset in ("a-n", "all")
     ]
+    rows += [{"run": name, "split": "test", "subset": CONSTANT, "metric": "mIoU", "value": 15.0}]
     return put(store, "evaluation", rows, (metrics, predictions))
 
 
@@ -80,12 +81,19 @@ def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, 
         "test": {"queries": 9.0, "R1@0.5": 40.0, "mIoU": 10.0},
         "word": {"queries": 9.0, "R1@0.5": 50.0},
     }
-    assert shine.lines() == [("test", "40.00", "–", "10.00"), ("word", "50.00", "–", "–")]
+    assert shine.lines() == [("test ▾", "40.00", "–", "10.00"), ("word", "50.00", "–", "–")]
+    assert (plain.below, shine.below) == ((), ("test",))
     assert shine.size == sum(shine.files().values())
     assert 5e6 < shine.size < 5.1e6
     assert str(run_folder(made["shine"]) / "last.safetensors") in shine.files()
     assert f"{made['evaluation'].path}/part-00000.parquet" in shine.files()
     assert (plain.negatives, mmn.lines()) == ("", [("–", "–", "–", "–")])
+
+
+def test_a_run_below_the_constant_window_is_marked_and_the_mark_is_explained(made: dict[str, Artifact]) -> None:
+    output = CliRunner().invoke(app, ["runs", "ls"]).output
+    assert output.count("test ▾") == 1
+    assert "▾: mIoU no higher than that of one constant window" in output
 
 
 def test_a_list_is_of_all_runs_or_of_a_data_set(made: dict[str, Artifact]) -> None:
