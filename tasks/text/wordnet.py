@@ -23,7 +23,7 @@ ENDINGS = {
     "a": [("ier", "y"), ("iest", "y"), ("r", ""), ("st", ""), ("er", ""), ("est", "")],
 }
 DEGREES = ("er", "est")
-LEAST = 0.1  # share of a word's occurrences from which a sense of it is a common one
+LEAST = 0.25  # share of a word's occurrences from which a sense of it is a common one
 UNCOUNTED = 3  # senses that are common if the tagged texts of WordNet do not have the word
 VERB_LEVELS = 2  # hypernyms of a verb that may take its place; the next ones say little ("move", "act")
 OBJECT, ALONE = 1, 2  # the bits of a verb's valence
