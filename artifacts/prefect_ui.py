@@ -87,7 +87,7 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
     if manifest.rejected:
         sections += ["## Rejected, by reason", markdown_table(("reason", "count"), manifest.rejected.items())]
     if manifest.notes:
-        sections += ["## Changed, not rejected", markdown_table(("change", "count"), manifest.notes.items())]
+        sections += ["## Counted, not rejected", markdown_table(("what", "count"), manifest.notes.items())]
     if manifest.parameters:
         sections += ["## Made with", markdown_table(("parameter", "value"), _flat(manifest.parameters))]
     sources: list[tuple[str, str]] = [(code(f"{p.dataset}/{p.stage}"), code(p.key)) for p in manifest.parents]

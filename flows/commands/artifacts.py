@@ -53,7 +53,7 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
         f"{manifest.rows:,} rows; {manifest.unit}: {manifest.taken:,} in, {manifest.kept:,} out, "
         f"{manifest.taken - manifest.kept:,} rejected; {manifest.seconds:.1f} s"
     )
-    for title, counts in (("rejected", manifest.rejected), ("changed", manifest.notes)):
+    for title, counts in (("rejected", manifest.rejected), ("counted", manifest.notes)):
         for reason, number in counts.items():
             print_line(f"  {title}: {number:,} × {reason}")
     for line in manifest.differences:

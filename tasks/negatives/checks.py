@@ -16,16 +16,42 @@ from typing import Any
 from penumbra.tasks.negatives.fills import put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.text.dictionary import Dictionary
+from penumbra.tasks.text.relations import Tokens
+from penumbra.tasks.text.wordnet import is_entailed, lemma, stands_alone, takes_object
 
 WORD = re.compile(r"(?:[^\W_]|')+")
 TRAINING = "train"
-ALWAYS = ("template", "vocabulary", "known_words", "near_synonym", "same_video", "test_split")
+ALWAYS = ("template", "vocabulary", "known_words", "near_synonym", "false", "valence", "same_video", "test_split")
 HELD_OUT = ("composition", "novel_word")
+OBJECTS = ("dobj", "obj")  # arcs to a verb's direct object
+CLAUSES = ("relcl", "acl", "acl:relcl")  # a verb of such a clause may have its object outside
+PASSIVES = ("nsubjpass", "auxpass", "nsubj:pass", "aux:pass")
 
 
 def normal_form(text: str) -> str:
     """Return the letters and digits of a text, without case, blanks and punctuation: equal queries have one form."""
     return " ".join(WORD.findall(text.lower()))
+
+
+def may_be_true(slots: Sequence[Slot], words: Sequence[str]) -> bool:
+    """Return whether the query with these words may be true of the query's moment: if each entails its slot's word.
+
+    One word that does not makes the sentence false.
+    """
+    return all(is_entailed(word, slot.word, slot.primitive) for slot, word in zip(slots, words, strict=True))
+
+
+def has_valence(tokens: Tokens, slot: Slot, word: str) -> bool:
+    """Return whether a verb can take the direct object of the verb that it replaces, or do without one.
+
+    Nothing is asked where the verb itself could not, for then the parser is wrong or the verb has a particle.
+    """
+    verb = tokens[slot.token]
+    arcs = {token["dep"] for token in tokens if token["head"] == slot.token}
+    if slot.primitive != "verb" or verb["dep"] in CLAUSES or not arcs.isdisjoint(PASSIVES):
+        return True
+    can = stands_alone if arcs.isdisjoint(OBJECTS) else takes_object
+    return can(lemma(word, "verb")) or not can(lemma(slot.word, "verb"))
 
 
 class LeakageFilter:
@@ -119,6 +145,9 @@ class Checks:
         pairs = zip(slots, words, strict=True) if level == 1 else ()
         is_synonym = any(word in self.synonyms.get(slot.word.lower(), ()) for slot, word in pairs)
         yield "near_synonym", "near-synonym of its slot's word" if is_synonym else ""
+        yield "false", "may be true of the moment: its words are entailed" if may_be_true(slots, words) else ""
+        fits = all(has_valence(query.tokens, slot, word) for slot, word in zip(slots, words, strict=True))
+        yield "valence", "" if fits else "verb with an object that it cannot take, or without one that it needs"
         is_query = self.leakage.lemmatised(text) in queries
         yield "same_video", "equals a positive of the same video" if is_query else ""
         yield "test_split", "equals a query of a test split" if self.leakage.leaks(text) else ""

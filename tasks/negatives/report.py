@@ -81,6 +81,8 @@ def write_report(store: Store, made: Negatives) -> str:
         stages.append((m.stage, m.parameters.get("provider", m.unit), *counts, cost, code(m.key)))
     complete, examples, levels = _count_negatives(store, made)
     manifest = store.manifest(made.negatives)
+    counts_refused = sorted(manifest.notes.items(), key=lambda item: -item[1])
+    candidates = ["## Candidates refused", markdown_table(("reason", "count"), counts_refused)] if counts_refused else []
     outcome = f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**"
     if made.masks:
         taken = store.manifest(made.masks).taken
@@ -98,6 +100,7 @@ def write_report(store: Store, made: Negatives) -> str:
             levels,
             "## Stages",
             markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "USD", "key"), stages),
+            *candidates,
             f"## Rejected: {store.manifest(made.rejected).rows:,}",
             markdown_table(("reason", "count"), refused.most_common()) if refused else "Nothing was rejected.",
         ]

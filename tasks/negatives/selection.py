@@ -7,6 +7,7 @@ possible, and SHINE's ranking losses rank these levels. Other criteria were trie
 beyond the provider's own, a floor), and models learned less from the negatives that they chose (docs/does-it-help.md).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -37,6 +38,7 @@ STAGE = "negatives"
 LEVELS = (1, 2, 3)
 LEVEL_SETS = [levels for size in (3, 2, 1) for levels in combinations(LEVELS, size)]  # most levels first
 MOST_CHAINS = 256  # that are considered at a time
+REFUSED = "candidate refused"
 NOT_FALLING = "no candidate keeps the level before and is further from the query than it"
 
 
@@ -82,8 +84,8 @@ Chain = tuple[Candidate, ...]  # one candidate for each of some levels
 class Candidates:
     """The candidates of a query at a level, in the order of the providers, each text once.
 
-    A candidate is checked when it is needed, because most queries take the first one that passes. `refused` is the
-    reason of the first candidate that does not pass.
+    A candidate is checked when it is needed, because most queries take the first one that passes. `refusals` counts the
+    reasons of those that do not pass.
     """
 
     def __init__(self, fills: Iterable[Candidate], refusal: Callable[[Sequence[str], str], str]) -> None:
@@ -92,13 +94,13 @@ class Candidates:
             distinct.setdefault(fill.text, fill)
         self._untried, self._refusal = iter(distinct.values()), refusal
         self._passed: list[Candidate] = []
-        self.refused = ""
+        self.refusals = Counter[str]()
 
     def first(self, most: int) -> list[Candidate]:
         """Return the first `most` candidates that pass, or all if there are fewer."""
         while len(self._passed) < most and (fill := next(self._untried, None)):
             if reason := self._refusal(fill.words, fill.text):
-                self.refused = self.refused or reason
+                self.refusals[reason] += 1
             else:
                 fill.rank = len(self._passed)
                 self._passed.append(fill)
@@ -264,11 +266,14 @@ class Chooser:
         choices = choose(queries, vectors_by_text(embeddings), encoder, self.choosing.ceiling)
         plausibility = self._plausibilities(choices.values())
         rows, rejected, checks = list[dict[str, Any]](), [], [*self.checks.names, "ceiling", "falling"]
+        notes = Counter[str]()
         for query in queries:
             choice = choices.get(query.masked.qid)
             for level, candidates in sorted(query.candidates.items()):
+                for reason, count in candidates.refusals.items():
+                    notes[f"{REFUSED}, level {level}: {reason}"] += count
                 if choice is None or level not in choice.levels:
-                    reason = NOT_FALLING if query.has([level]) else candidates.refused
+                    reason = NOT_FALLING if query.has([level]) else next(iter(candidates.refusals))
                     rejected.append(rejection(query.masked.qid, STAGE, reason, f"level {level}: {query.text}"))
                     continue
                 place = choice.levels.index(level)
@@ -287,7 +292,7 @@ class Chooser:
                         "checks": checks,
                     }
                 )
-        return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
+        return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
 
     def _with_candidates(
         self, annotations: pa.Table, queries: Iterable[MaskedQuery], fills: Iterable[pa.Table]
@@ -356,7 +361,7 @@ class ChosenNegatives(Stage):
     """One negative for each query and level, of the candidates of all fills in their order."""
 
     name = STAGE
-    version = 5
+    version = 6
     unit = "query and level"
 
     annotations: Artifact

@@ -40,7 +40,7 @@ from penumbra.tasks.text.tags import load_pipeline
 BLOCK = 512  # queries compared with all others at once
 TOO_FEW = "no training query is that far down"
 IMPORTED = "imported"
-SLOT_CHECKS = {"vocabulary", "near_synonym"}  # have no meaning if the template is not kept
+SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no meaning if the template is not kept
 Row = dict[str, Any]
 Tokens = Sequence[Mapping[str, Any]]
 
@@ -60,7 +60,7 @@ class SentenceNegatives(Stage):
     """Whole sentences as negatives, with the same columns as those that are chosen from fills."""
 
     name = STAGE
-    version = 1
+    version = 2
     unit = "query and level"
 
     annotations: Artifact

@@ -24,6 +24,7 @@ ENDINGS = {
 }
 DEGREES = ("er", "est")
 LEAST = 0.25  # share of a word's occurrences from which a sense of it is a common one
+LEAST_VALENCE = 0.1  # share from which its valence is one of the word ("eat" rarely stands alone, but does)
 UNCOUNTED = 3  # senses that are common if the tagged texts of WordNet do not have the word
 VERB_LEVELS = 2  # hypernyms of a verb that may take its place; the next ones say little ("move", "act")
 OBJECT, ALONE = 1, 2  # the bits of a verb's valence
@@ -179,20 +180,20 @@ def is_entailed(fill: str, word: str, primitive: str) -> bool:
     """
     part = PARTS.get(primitive, "")
     mine, others = ({*_stems(form.lower(), part)} or {form.lower()} for form in (fill, word))
-    if mine & others or any(_is_listed(a, b, primitive) or _is_listed(b, a, primitive) for a in mine for b in others):
+    if mine & others or any(_is_listed(a, b, primitive) for a in mine for b in others):
         return True
     first, second = ({sense for stem in stems for sense in _senses(stem, part)} for stems in (mine, others))
     levels = VERB_LEVELS if part == "v" else 99
     return not (_above(first, levels).isdisjoint(second) and _above(second, levels).isdisjoint(first))
 
 
-def _senses(stem: str, part: str) -> frozenset[int]:
+def _senses(stem: str, part: str, least: float = LEAST) -> frozenset[int]:
     """Return the common senses of a lemma."""
     counted = [(synset, count) for synset, count, _ in _all_senses(stem, part)]
     total = sum(count for _, count in counted)
     if not total:
         return frozenset(synset for synset, _ in counted[:UNCOUNTED])
-    return frozenset(synset for synset, count in counted if count >= LEAST * total)
+    return frozenset(synset for synset, count in counted if count >= least * total)
 
 
 def _all_senses(stem: str, part: str) -> list[tuple[int, int, int]]:
@@ -217,18 +218,19 @@ def _above(senses: set[int], levels: int) -> set[int]:
 
 @cache
 def _table() -> dict[str, list[tuple[frozenset[str], frozenset[str]]]]:
-    """Return the pairs of groups of words of each primitive in `entailments.txt`."""
+    """Return the lines of `entailments.txt` by primitive: which words may take the place of which."""
     table: dict[str, list[tuple[frozenset[str], frozenset[str]]]] = defaultdict(list)
     for line in ENTAILMENTS.read_text(encoding="utf-8").splitlines():
         primitive, _, rule = line.partition("#")[0].partition(":")
-        general, _, special = rule.partition(">")
-        if rule:
-            table[primitive].append((frozenset(general.split()), frozenset((special or general).split())))
+        left, sign, right = re.split("([<>]|$)", rule, maxsplit=1)
+        pair = frozenset(left.split()), frozenset((right if sign else left).split())
+        table[primitive] += [pair] if sign != ">" else [pair, pair[::-1]]
     return table
 
 
-def _is_listed(general: str, special: str, primitive: str) -> bool:
-    return any(general in left and (special in right or "*" in right) for left, right in _table().get(primitive, ()))
+def _is_listed(fill: str, word: str, primitive: str) -> bool:
+    lines = _table().get(primitive, ())
+    return any(not fills.isdisjoint({fill, "*"}) and not words.isdisjoint({word, "*"}) for fills, words in lines)
 
 
 # -- valence ----------------------------------------------------------------------------------------------------------
@@ -236,7 +238,7 @@ def _is_listed(general: str, special: str, primitive: str) -> bool:
 
 def takes_object(verb: str) -> bool:
     """Return whether a verb (a lemma) can take a direct object by its common senses; True if unknown."""
-    return _has_valence(verb, OBJECT)
+    return verb in LISTS["take an object, too"] or _has_valence(verb, OBJECT)
 
 
 def stands_alone(verb: str) -> bool:
@@ -244,6 +246,7 @@ def stands_alone(verb: str) -> bool:
     return _has_valence(verb, ALONE)
 
 
+@lru_cache(maxsize=1 << 16)
 def _has_valence(verb: str, bit: int) -> bool:
-    common = _senses(verb, "v")
+    common = _senses(verb, "v", LEAST_VALENCE)
     return not common or any(valence & bit for synset, _, valence in _all_senses(verb, "v") if synset in common)

@@ -9,7 +9,7 @@ from spacy.language import Language
 
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives import selection
-from penumbra.tasks.negatives.checks import LeakageFilter
+from penumbra.tasks.negatives.checks import LeakageFilter, has_valence, may_be_true
 from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.in_video_negatives import Pairing, largest_iou, pair_part
 from penumbra.tasks.negatives.plausibility import Plausibility
@@ -25,7 +25,7 @@ from tests.rows import annotation, filled, token
 TEXT = "person opens door."
 WORDS = {
     "noun": ["person", "door", "box", "man", "window"],
-    "verb": ["opens", "closes", "takes", "kicks", "unlocks", "tries"],
+    "verb": ["opens", "closes", "takes", "kicks", "unlocks", "tries", "pulls", "sits"],
 }
 TAG = {"noun": "NN", "verb": "VBZ"}
 
@@ -34,7 +34,12 @@ def tagged(word: str, primitive: str | None = None, **others: object) -> dict[st
     return token(word, primitive, lemma=word.rstrip("s"), tag=TAG.get(primitive or "", "."), **others)
 
 
-TOKENS = [tagged("person", "noun"), tagged("opens", "verb"), tagged("door", "noun", space_after=False), tagged(".")]
+TOKENS = [
+    tagged("person", "noun", dep="nsubj", head=1),
+    tagged("opens", "verb", dep="ROOT", head=1),
+    tagged("door", "noun", dep="dobj", head=1, space_after=False),
+    tagged("."),
+]
 SLOTS = {1: [1], 2: [1, 2], 3: [0, 1, 2]}
 MASKS = [
     {
@@ -99,6 +104,7 @@ def chosen_of(
     tests: tuple[str, ...] = (),
     choosing: Choosing | None = None,
     labels: tuple[list[str], ...] = (),
+    notes: dict[str, int] | None = None,
 ) -> tuple[dict[int, str], dict[str, str]]:
     """Return the chosen text by level, and the reason by rejected level."""
     first = table_of("annotations", [annotation(f"q{i}", text, vid="v") for i, text in enumerate((TEXT, *others))])
@@ -116,6 +122,8 @@ def chosen_of(
     part = chooser.part(first, tags, table_of("masks", MASKS), vectors, *tables)
     assert part.taken == part.kept + len(part.rejected)
     assert set(part.rows["query"].to_pylist()) <= {TEXT}
+    if notes is not None:
+        notes.update(part.notes)
     reasons = {row["value"].split(":")[0]: row["reason"] for row in part.rejected}
     return {row["level"]: row["negative"] for row in part.rows.to_pylist()}, reasons
 
@@ -147,6 +155,8 @@ def test_a_level_that_keeps_no_words_is_rejected(dictionary: Dictionary, cosines
         ((1, "takes", "person takes door."), "equals a positive of the same video"),
         ((1, "kicks", "person kicks door."), "equals a query of a test split"),
         ((1, "unlocks", "person unlocks door."), "near-synonym of its slot's word"),
+        ((1, "pulls", "person pulls door."), "may be true of the moment: its words are entailed"),
+        ((1, "sits", "person sits door."), "verb with an object that it cannot take, or without one that it needs"),
         ((1, "tries", "person tries door."), "has a word that the training split lacks"),
     ],
 )
@@ -158,6 +168,44 @@ def test_each_check_refuses_and_says_why(
     chosen, reasons = chosen_of(dictionary, tables, others=("Person takes door",), tests=("person KICKS door.",))
     assert reasons == {"level 1": reason}
     assert chosen.keys() == {2, 3}
+
+
+def test_a_candidate_that_may_be_true_is_replaced_by_the_next_and_counted(
+    dictionary: Dictionary, cosines: dict[str, float]
+) -> None:
+    cosines |= FALLING
+    notes: dict[str, int] = {}
+    true = [(1, "pulls", "person pulls door."), *GOOD, (3, "man pulls door", "man pulls door.")]
+    chosen, reasons = chosen_of(dictionary, fills("a", *true), notes=notes)
+    assert (chosen, reasons) == ({level: text for level, _, text in GOOD}, {})
+    assert notes == {"candidate refused, level 1: may be true of the moment: its words are entailed": 1}
+
+
+def test_one_false_word_makes_a_negative_false() -> None:
+    query = masked_queries(table_of("tags", [{"qid": "q0", "tokens": TOKENS}]), table_of("masks", MASKS))
+    slots = next(iter(query)).levels[2]
+    assert may_be_true(slots, ["man", "pulls", "door"])
+    assert not may_be_true(slots, ["man", "closes", "door"])
+    assert not may_be_true(slots, ["man", "pulls", "box"])
+
+
+@pytest.mark.parametrize(
+    ("text", "verb", "word", "expected"),
+    [
+        ("A person gently sits up in a chair.", "sits", "puts", False),
+        ("A person gently sits up in a chair.", "sits", "lies", True),
+        ("A person puts a book on the table.", "puts", "sits", False),
+        ("A person puts a book on the table.", "puts", "throws", True),
+        ("The door is closed by a man.", "closed", "washed", True),
+    ],
+)
+def test_a_verb_needs_the_valence_of_the_verb_that_it_replaces(
+    nlp: Language, text: str, verb: str, word: str, expected: bool
+) -> None:
+    (tokens,) = tag_texts([text], nlp)
+    (place,) = [place for place, token in enumerate(tokens) if token["text"] == verb]
+    slot = Slot(place, "verb", tokens[place]["tag"], verb, tokens[place]["lemma"])
+    assert has_valence(tokens, slot, word) == expected
 
 
 @pytest.mark.parametrize(
@@ -243,7 +291,7 @@ def test_a_fill_is_checked_only_if_one_before_is_refused() -> None:
     assert candidates.first(1) == fills[:1]
     assert checked == ["a"]
     assert candidates.first(2) == [fills[0], fills[3]]
-    assert (checked, candidates.refused) == (["a", "b", "c"], "b is bad")
+    assert (checked, candidates.refusals) == (["a", "b", "c"], {"b is bad": 1})
     assert candidates.first(9) == [fills[0], fills[3], fills[4]], "each text once"
 
 
