@@ -81,8 +81,8 @@ def write_report(store: Store, made: Negatives) -> str:
         stages.append((m.stage, m.parameters.get("provider", m.unit), *counts, cost, code(m.key)))
     complete, examples, levels = _count_negatives(store, made)
     manifest = store.manifest(made.negatives)
-    counts_refused = sorted(manifest.notes.items(), key=lambda item: -item[1])
-    candidates = ["## Candidates refused", markdown_table(("reason", "count"), counts_refused)] if counts_refused else []
+    notes = sorted(manifest.notes.items(), key=lambda item: -item[1])
+    candidates = ["## Candidates refused", markdown_table(("reason", "count"), notes)] if notes else []
     outcome = f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**"
     if made.masks:
         taken = store.manifest(made.masks).taken
