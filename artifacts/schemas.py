@@ -225,6 +225,7 @@ TABLES = {
         slots=Column(INT16, "number of these words that could be evaluated", True),
         same_slot_class=Column(INT16, "of these, words that the training split has with the slot's tag", True),
         equal_to_original=Column(INT16, "of these, words that equal the masked word", True),
+        may_be_true=Column(BOOL, "whether all of them are entailed, so that it may be true of the moment", True),
         length=Column(INT16, "number of words"),
         closed_vocabulary=Column(BOOL, "whether the training split has every word"),
         copy=Column(BOOL, "whether the negative equals its own query"),

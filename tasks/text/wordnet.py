@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import product
 from pathlib import Path
 
 FILE = Path(__file__).with_name("wordnet.txt.gz")
@@ -178,13 +179,22 @@ def is_entailed(fill: str, word: str, primitive: str) -> bool:
     It may with a form of the same lemma, a synonym, a more general or a more special word, and where `entailments.txt`
     says so. Rare senses do not count. Two special words of one kind exclude each other ("cup", "bowl"; "fry", "boil").
     """
-    part = PARTS.get(primitive, "")
-    mine, others = ({*_stems(form.lower(), part)} or {form.lower()} for form in (fill, word))
-    if mine & others or any(_is_listed(a, b, primitive) for a in mine for b in others):
+    part, listed = PARTS.get(primitive, ""), _listed(primitive)
+    mine, others = (_stems(form.lower(), part) or [form.lower()] for form in (fill, word))
+    if not {*mine, *(w for stem in mine for w in listed[stem])}.isdisjoint([*others, "*"]):
         return True
-    first, second = ({sense for stem in stems for sense in _senses(stem, part)} for stems in (mine, others))
-    levels = VERB_LEVELS if part == "v" else 99
-    return not (_above(first, levels).isdisjoint(second) and _above(second, levels).isdisjoint(first))
+    pairs = [(_kinds(a, part), _kinds(b, part)) for a in mine for b in others]
+    return not listed["*"].isdisjoint(others) or any(
+        not (above.isdisjoint(senses) and others_above.isdisjoint(own))
+        for (own, above), (senses, others_above) in pairs
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _kinds(stem: str, part: str) -> tuple[frozenset[int], set[int]]:
+    """Return the common senses of a lemma, and what is above them."""
+    senses = _senses(stem, part)
+    return senses, _above(senses, VERB_LEVELS if part == "v" else 99)
 
 
 def _senses(stem: str, part: str, least: float = LEAST) -> frozenset[int]:
@@ -203,7 +213,7 @@ def _all_senses(stem: str, part: str) -> list[tuple[int, int, int]]:
     return [(int(synset), int(count or 0), int(valence or 0)) for synset, count, valence in fields]
 
 
-def _above(senses: set[int], levels: int) -> set[int]:
+def _above(senses: frozenset[int], levels: int) -> set[int]:
     """Return synsets, those that mean nearly the same, and the more general ones up to a number of levels."""
     found, layer = set(senses), set(senses)
     for synset in senses:
@@ -217,20 +227,18 @@ def _above(senses: set[int], levels: int) -> set[int]:
 
 
 @cache
-def _table() -> dict[str, list[tuple[frozenset[str], frozenset[str]]]]:
-    """Return the lines of `entailments.txt` by primitive: which words may take the place of which."""
-    table: dict[str, list[tuple[frozenset[str], frozenset[str]]]] = defaultdict(list)
+def _listed(primitive: str) -> dict[str, set[str]]:
+    """Return the words whose place each word may take by `entailments.txt`."""
+    listed = defaultdict[str, set[str]](set)
     for line in ENTAILMENTS.read_text(encoding="utf-8").splitlines():
-        primitive, _, rule = line.partition("#")[0].partition(":")
+        kind, _, rule = line.partition("#")[0].partition(":")
         left, sign, right = re.split("([<>]|$)", rule, maxsplit=1)
-        pair = frozenset(left.split()), frozenset((right if sign else left).split())
-        table[primitive] += [pair] if sign != ">" else [pair, pair[::-1]]
-    return table
-
-
-def _is_listed(fill: str, word: str, primitive: str) -> bool:
-    lines = _table().get(primitive, ())
-    return any(not fills.isdisjoint({fill, "*"}) and not words.isdisjoint({word, "*"}) for fills, words in lines)
+        fills, words = left.split(), (right if sign else left).split()
+        for fill, word in product(fills, words) if kind == primitive else ():
+            listed[fill].add(word)
+            if sign == ">":
+                listed[word].add(fill)
+    return listed
 
 
 # -- valence ----------------------------------------------------------------------------------------------------------

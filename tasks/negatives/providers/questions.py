@@ -33,11 +33,13 @@ from penumbra.tasks.negatives.providers.answers import Answer, Answers
 from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.text.masks import render
+from penumbra.tasks.text.wordnet import is_entailed
 
 FOLDER = PROJECT / "prompts"
 LETTERS = ascii_uppercase
 MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong with it
 CELLS = 1 << 20  # scores computed at once: 8 MB a table
+FEW = 2  # slots of a level that would be refused if all its words were entailed, as is likely with so few
 FLATTEN = 0.75  # exponent of the contextual probability: below 1, so that lists vary
 
 Class = tuple[str, str]  # primitive class and fine tag
@@ -91,6 +93,8 @@ class WordLists:
     drawn uniformly from a dictionary of hundreds rarely contain one that fits. The draws depend on the seed, the query,
     the slot and the candidate's number only, so all providers are offered the same words.
 
+    A slot of a level with few slots is not offered words that may be true of the moment, unless there are no others.
+
     The list of a question that `answers` has an answer to stays as it was, even if the dictionary has grown since.
     """
 
@@ -98,6 +102,7 @@ class WordLists:
         self.language, self.dictionary = KneserNey.of(training.sentences()), training.dictionary
         self.count, self.seed, self.answers = count, seed, answers
         self._scorers: dict[Class, SlotScorer] = {}
+        self._entailed: dict[tuple[Class, str], list[int]] = {}  # indices of words, by slot's class and word
 
     @classmethod
     def of(cls, training: TrainingText, filling: SharedSettings) -> "WordLists":
@@ -149,8 +154,12 @@ class WordLists:
             ids = [1, 1, *self.language.ids(token["text"].lower() for token in query.tokens), 2, NOTHING]
             contexts[row] = [ids[slot.token + offset] for offset in (0, 1, 3, 4)]
         weights = self._scorers[key].score(*contexts.T) ** FLATTEN
-        for row, (_, slot) in enumerate(slots):
+        for row, (query, slot) in enumerate(slots):
             weights[row, list(slot.choice(self.dictionary)[1])] = 0.0
+            if slot in query.levels[0] and len(query.levels[0]) <= FEW:
+                is_false = np.ones(len(words), dtype=bool)
+                is_false[self._places_of_entailed(key, slot, words)] = False
+                weights[row] *= is_false if weights[row, is_false].any() else 1
         seeds = [row_seed(self.seed, query.qid, candidate, slot.token) for query, slot in slots]
         draws = uniform(np.array(seeds, dtype=np.uint64)[:, None], np.arange(len(words)))
         shares = [query.part for query, _ in slots]
@@ -159,6 +168,13 @@ class WordLists:
             tuple(words[i] for i in order[index::number][: self.count])
             for order, (index, number) in zip(ordered, shares, strict=True)
         ]
+
+    def _places_of_entailed(self, key: Class, slot: Slot, words: Sequence[str]) -> list[int]:
+        """Return the indices of words that may be true of the moment in a slot."""
+        known = key, slot.word.lower()
+        if known not in self._entailed:
+            self._entailed[known] = [i for i, w in enumerate(words) if is_entailed(w, slot.word, slot.primitive)]
+        return self._entailed[known]
 
 
 def _drawing_order(weights: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -111,6 +111,7 @@ def plain_address(url: str | None) -> str | None:
 class HostedSettings(ProviderSettings):
     """The parameters that all hosted language models have."""
 
+    version: ClassVar[int] = 2
     by_workers: ClassVar[bool] = False  # the answers are on the disk of the run
     address_variable: ClassVar[str]
     key_variable: ClassVar[str]

@@ -124,6 +124,8 @@ def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> 
     columns: Columns = {"template_kept": (_numbers(measures, "template_kept"), known)}
     columns["closed_vocabulary"] = _numbers(measures, "closed_vocabulary"), ones
     columns |= {name: (_numbers(measures, name), slots) for name in ("same_slot_class", "equal_to_original")}
+    is_judged = measures["may_be_true"].is_valid().cast(pa.int8()).to_numpy()
+    columns["may_be_true"] = _numbers(measures, "may_be_true"), is_judged
     figures.put_columns(Places(measures, figures.videos), columns)
     put_equalities(measures, reference, figures)
     return columns

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.checks import normal_form
+from penumbra.tasks.negatives.checks import may_be_true, normal_form
 from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, Negative
 from penumbra.tasks.negatives.quality.reference import Reference, fills_of, read_reference, words_of
 from penumbra.tasks.stage import Stage
@@ -25,12 +25,13 @@ def measure(row: Negative, reference: Reference) -> dict[str, Any]:
     fills = fills_of(row.masked, row.negative) if row.masked is not None else None
     form, own = normal_form(row.negative), normal_form(row.query)
     forms, lemmatised_forms = reference.forms_of_video(row.vid)
-    leakage, slots, counts = reference.leakage, reference.slots(row), dict[str, int]()
+    leakage, slots, counts = reference.leakage, reference.slots(row), dict[str, int | bool]()
     lemmatised, (has_pair, has_word) = leakage.lemmatised(row.negative), leakage.held_out(row.negative)
     if fills and slots and len(fills) == len(slots):
         pairs, offer = list(zip(fills, slots, strict=True)), reference.dictionary.offer
         counts["slots"] = len(pairs)
         counts["same_slot_class"] = sum(fill in offer(slot.primitive, slot.tag).places for fill, slot in pairs)
+        counts["may_be_true"] = may_be_true(slots, fills)
         counts["equal_to_original"] = sum(fill == slot.word.lower() for fill, slot in pairs)
     return {
         "qid": row.qid,
@@ -64,7 +65,7 @@ class Measures(Stage):
     """The measures of each negative of an artifact against a data set: the negatives' own, or another."""
 
     name = STAGE
-    version = 1
+    version = 2
     unit = "negative"
     may_be_empty = True
 

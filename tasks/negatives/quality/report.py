@@ -149,7 +149,7 @@ class Quality(Stage):
     """The figures of negatives, an artifact's or a file's."""
 
     name = STAGE
-    version = 5
+    version = 6
     unit = "figure"
     pieces = (0,)
 
@@ -221,6 +221,9 @@ class Quality(Stage):
             figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
         part = Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows))
         notes = _notes(reference, measures, columns, len(known) or len(few), {most, config.sample} - {0})
+        if isinstance(self.negatives, ArtifactNegatives):
+            counted = self.negatives.store.manifest(self.negatives.artifact).notes
+            notes += [f"{what}: {count:,}" for what, count in counted.items()]
         part.notes.update(dict.fromkeys(notes, 1))
         return part
 

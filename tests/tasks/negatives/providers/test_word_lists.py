@@ -20,6 +20,7 @@ from penumbra.tasks.negatives.providers.questions import Lists, WordLists, quest
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part
+from penumbra.tasks.text.wordnet import is_entailed
 from tests.rows import annotation
 
 VIDEOS = 25
@@ -111,3 +112,16 @@ def test_questions_hold_every_chain_and_candidate(offer: WordLists, tagged: tupl
     assert {question.candidate for question in asked} == {0, 1, 2}
     levels = sorted((q.query.qid, q.query.first + i, q.candidate) for q in asked for i in range(len(q.query.levels)))
     assert levels == sorted((query.qid, level, c) for query in whole for level in (1, 2, 3) for c in range(3))
+
+
+def test_a_level_of_few_slots_is_not_offered_words_that_may_be_true(
+    drawn: list[Lists], queries: list[MaskedQuery], dictionary: Dictionary
+) -> None:
+    spared = 0
+    for query, lists in zip(queries, drawn, strict=True):
+        for slot, words in zip(query.levels[-1], lists, strict=True):
+            offered = [w for w in dictionary.offer(*slot.offered_class(dictionary)).words if w not in words]
+            if slot in query.levels[0] and len(query.levels[0]) <= 2 and len(words) > 1:
+                assert not [word for word in words if is_entailed(word, slot.word, slot.primitive)]
+                spared += any(is_entailed(word, slot.word, slot.primitive) for word in offered)
+    assert spared > 50

@@ -89,6 +89,8 @@ def test_a_shine_file_is_evaluated_against_the_data_set_that_has_its_queries(
     assert figures[2, "all", "false_negatives"] == 1
     assert figures[1, "all", "held_out.compositions"] == 1, "wash box, by its lemmas"
     assert figures[1, "all", "equal_to_original"] == 0
+    assert 0 < figures[1, "all", "may_be_true"] < 1, "some of its verbs entail each other"
+    assert figures[2, "all", "may_be_true"] == 0, "the noun is another thing"
     assert 0 <= figures[0, "all", "hierarchy.low"] <= figures[0, "all", "hierarchy"] <= 1
     assert 0 <= figures[1, "control: random fills", "attested_relations"] <= 1
     assert figures[1, "file", "rows"] == 24, "also under the one provider's name"
