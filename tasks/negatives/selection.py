@@ -33,6 +33,7 @@ from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, read_part, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
+from penumbra.tasks.text.wordnet import wordnet_inputs
 
 STAGE = "negatives"
 LEVELS = (1, 2, 3)
@@ -377,6 +378,10 @@ class ChosenNegatives(Stage):
     def on_device(self) -> bool:
         """Whether the sentence encoder takes a GPU."""
         return self.encoding.on_gpu
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of what says which words entail each other."""
+        return wordnet_inputs()
 
     def shown(self, rows: Rows) -> Rows:
         """See `rows_for_display`."""

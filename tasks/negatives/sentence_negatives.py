@@ -36,6 +36,7 @@ from penumbra.tasks.negatives.selection import LEVELS, STAGE, Chooser, Choosing,
 from penumbra.tasks.stage import Stage, read_part, run
 from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
 from penumbra.tasks.text.tags import load_pipeline
+from penumbra.tasks.text.wordnet import wordnet_inputs
 
 BLOCK = 512  # queries compared with all others at once
 TOO_FEW = "no training query is that far down"
@@ -75,6 +76,10 @@ class SentenceNegatives(Stage):
     def on_device(self) -> bool:
         """Whether the sentence encoder takes a GPU."""
         return self.encoding.on_gpu
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of what says which words entail each other."""
+        return wordnet_inputs()
 
     def shown(self, rows: Rows) -> Rows:
         """See `rows_for_display`."""
@@ -245,7 +250,7 @@ class ImportedNegatives(SentenceNegatives):
     def inputs(self) -> dict[str, str]:
         """Return the digest of the file; raise `NegativesError` if the file of negatives can't be read."""
         try:
-            return {"negatives": file_digest(self.path)}
+            return super().inputs() | {"negatives": file_digest(self.path)}
         except OSError as error:
             raise NegativesError(f"{self.path} can't be read ({error.strerror}): name it with file=…") from None
 

@@ -12,8 +12,11 @@ from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
 
+from penumbra.artifacts.files import file_digest
+
 FILE = Path(__file__).with_name("wordnet.txt.gz")
 ENTAILMENTS = Path(__file__).with_name("entailments.txt")
+WORD_LISTS = Path(__file__).with_name("word_lists.txt")
 PARTS = {"noun": "n", "verb": "v", "adjective": "a", "adverb": "r"}
 ENDINGS = {
     "n": [("ies", "y"), ("es", ""), ("s", ""), ("men", "man")],
@@ -32,9 +35,7 @@ OBJECT, ALONE = 1, 2  # the bits of a verb's valence
 
 LISTS = {
     name: frozenset(words.split())
-    for name, _, words in (
-        line.partition(":") for line in Path(__file__).with_name("word_lists.txt").read_text("utf-8").splitlines()
-    )
+    for name, _, words in (line.partition(":") for line in WORD_LISTS.read_text("utf-8").splitlines())
 }
 
 
@@ -46,6 +47,12 @@ class WordNet:
     synsets: list[str] = field(default_factory=list)
     irregular: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))  # form → lemmas
     of_lemma: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))  # lemma → forms
+
+
+@cache
+def wordnet_inputs() -> dict[str, str]:
+    """Return the digests of the files that this module reads, for the key of a stage."""
+    return {path.name: file_digest(path) for path in (FILE, ENTAILMENTS, WORD_LISTS)}
 
 
 @cache

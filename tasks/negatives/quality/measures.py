@@ -16,6 +16,7 @@ from penumbra.tasks.negatives.checks import may_be_true, normal_form
 from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, Negative
 from penumbra.tasks.negatives.quality.reference import Reference, fills_of, read_reference, words_of
 from penumbra.tasks.stage import Stage
+from penumbra.tasks.text.wordnet import wordnet_inputs
 
 STAGE = "measures"
 
@@ -81,6 +82,10 @@ class Measures(Stage):
     def parents(self) -> tuple[Artifact, ...]:
         """The negatives, and the artifacts that they are evaluated against."""
         return tuple(it for it in (self.negatives.artifact, self.data.annotations, self.data.tags) if it)
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of what says which words entail each other."""
+        return wordnet_inputs()
 
     @cached_property
     def pieces(self) -> Sequence[int]:

@@ -55,7 +55,10 @@ def test_lemma_of_a_form() -> None:
     ("pair", "primitive"),
     [
         *((pair, "verb") for pair in ("lifts takes", "wipes spreads", "puts places", "put pour", "makes roasts")),
-        *((pair, "verb") for pair in ("hold carries", "begins starts", "fry cook", "shut close", "chop cut")),
+        *(
+            (pair, "verb")
+            for pair in ("hold carries", "holding eating", "begins starts", "fry cook", "shut close", "chop cut")
+        ),
         *((pair, "noun") for pair in ("man person", "food bread", "couch sofa", "pictures photos", "carrot vegetable")),
         *((pair, "preposition") for pair in ("in into", "on onto", "under beneath")),
         ("quickly rapidly", "adverb"),
@@ -68,9 +71,9 @@ def test_a_word_that_may_be_true_of_the_same_moment_is_entailed_both_ways(pair: 
     assert is_entailed(second, first, primitive)
 
 
-def test_a_person_who_eats_holds_and_one_who_holds_need_not_eat() -> None:
-    assert is_entailed("holding", "eating", "verb")
-    assert not is_entailed("eating", "holding", "verb")
+def test_who_opens_a_box_holds_it_and_who_holds_it_need_not_open_it() -> None:
+    assert is_entailed("holding", "opening", "verb")
+    assert not is_entailed("opening", "holding", "verb")
 
 
 @pytest.mark.parametrize(
