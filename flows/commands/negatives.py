@@ -108,12 +108,15 @@ def quality(
     sample: Annotated[
         int | None, typer.Option(help="Queries for figures that need a parser or an encoder; 0: all. Default: 600.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The language model that judges: a name on the hub, a folder or a GGUF file.")
+    ] = None,
     page: Annotated[Path | None, typer.Option(help="Write the tables as markdown, too.")] = None,
 ) -> None:
     """Evaluate the quality of any negatives: each figure by level and provider, with intervals and a control."""
     from penumbra.tasks.negatives.quality.command import evaluate_reference
 
-    report = evaluate_reference(negatives, dataset, {"sample": sample})
+    report = evaluate_reference(negatives, dataset, {"sample": sample, "language_model": model})
     if page:
         page.write_text(report.page, encoding="utf-8")
     for title, (header, rows) in report.tables:

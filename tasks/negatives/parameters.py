@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
+from penumbra.tasks.negatives.language_model import SMALL_MODEL
 from penumbra.tasks.negatives.selection import Choosing
 from penumbra.tasks.stage import Parameters
 from penumbra.tasks.text.embeddings import Encoding
@@ -52,6 +53,12 @@ class QualityConfig(Parameters):
         ge=0,
         description="Queries for the figures that need a parser or a sentence encoder; 0: all. Blind AUC by words and "
         "plausibility use at least 10,000 if there are so many, and counts use every row.",
+    )
+    language_model: str = Field(
+        SMALL_MODEL,
+        min_length=1,
+        description="The language model that judges: a name on the hub, a folder or a GGUF file. Name another than the "
+        "one that fills the masks.",
     )
     resamples: int = Field(200, ge=0, description="Bootstrap resamples (of videos) for the 95 % intervals; 0: none.")
 

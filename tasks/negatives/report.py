@@ -12,6 +12,9 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import bold, code, markdown_table
 from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.quality.figures import ALL
+from penumbra.tasks.negatives.quality.page import figures_by_name
+from penumbra.tasks.negatives.quality.verdict import verdict_line
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.selection import mark_changes
 from penumbra.tasks.stage import Stage, logger, side_effect_task
@@ -67,7 +70,14 @@ def outcome_line(store: Store, made: Negatives) -> str:
     parts += [f"{refused:,} of {read.taken:,} rows of the files were rejected"] if refused else []
     for reason, times in Counter(negatives.rejected).most_common(1):
         parts.append(f"{rejected:,} rejected, {times:,} of them: {reason} (the table `rejected` has each)")
+    parts += filter(None, [_verdict(store, made)])
     return "; ".join(parts)
+
+
+def _verdict(store: Store, made: Negatives) -> str:
+    """Return the verdict of the quality report in one line; '' without any."""
+    figures = figures_by_name(store.table(made.quality).to_pylist()) if made.quality else {}
+    return verdict_line(figures, ALL)
 
 
 def write_report(store: Store, made: Negatives) -> str:
@@ -93,6 +103,7 @@ def write_report(store: Store, made: Negatives) -> str:
     return "\n\n".join(
         [
             f"# {made.annotations.dataset}: hard negatives{'' if made.masks else ' that are whole sentences'}",
+            *([f"**{verdict[0].upper()}{verdict[1:]}.**"] if (verdict := _verdict(store, made)) else []),
             f"{outcome} Their folder: `{made.negatives.path}`.",
             "## Examples",
             markdown_table(("level", "sentence"), examples),

@@ -13,7 +13,7 @@ sentences that the provider did not draw from.
 n-gram model lets "person wash a picture" pass, for its neighbours fit; its verb-object relation does not.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from typing import Any
@@ -23,19 +23,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples
+from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples, wilson
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.negatives import Negative
 from penumbra.tasks.negatives.quality.reference import Reference, Tokens, words_of
+from penumbra.tasks.negatives.quality.verdict import Verdict, decide, verdict_of
 from penumbra.tasks.text.relations import Relation, relations
 
 ALL, CONTROL, QUERIES = "all", "control: ", "originals"
+RANDOM_FILLS = f"{CONTROL}random fills"
+NATURALNESS = "naturalness"  # by the language model
 EVERY_LEVEL = 0  # the level of a figure that belongs to no single level
 TOTALS = ("false_negatives", "copies", "leaks", "held_out")  # are numbers of rows, not shares
 PARAPHRASE = 0.90
 DECIMALS = 6  # further digits depend on the number of threads
 FOLDS = 5
-MIN_ROWS = 50  # of a provider at a level; fewer train no classifier
+MIN_ROWS = 200  # of a level; below, the AUC of queries against other queries leaves 0.5 by more than 0.1
+MIN_HUMAN = 500  # sentences of human text; below, plausibility and relations still change with every sentence
 Numbers = NDArray[Any]
 Columns = dict[str, tuple[Numbers, Numbers]]  # metric → what was counted in each row, and out of how much
 
@@ -47,6 +51,7 @@ class Figures:
     videos: Mapping[str, int]
     resamples: Resamples
     rows: list[dict[str, Any]] = field(default_factory=list)
+    votes: dict[tuple[int, str], dict[str, Verdict]] = field(default_factory=dict)  # by level and provider; by judge
 
     def put(self, level: int, provider: str, metric: str, estimate: Estimate | float) -> None:
         """Add a figure, with `metric.low` and `metric.high` if it has an interval; undefined figures are left out."""
@@ -71,7 +76,20 @@ class Figures:
                     self.put(level, name, metric, self.resamples.total(videos, numerators))
                 elif len(mine):
                     denominators = out_of[mine].astype(np.float64)
-                    self.put(level, name, metric, self.resamples.ratio(videos, numerators, denominators))
+                    self.put(level, name, metric, self.share(videos, numerators, denominators))
+
+    def put_verdicts(self, own: Collection[str]) -> None:
+        """Add the verdict on each level; providers in `own` take their words from the model that judges."""
+        for (level, name), votes in self.votes.items():
+            found = decide(votes, NATURALNESS, name in own or (name == ALL and bool(own)))
+            if found is not None and self.resamples.count:
+                self.put(level, name, "verdict", float(found))
+
+    def share(self, videos: Ids, numerators: Floats, denominators: Floats) -> Estimate:
+        """Estimate a ratio; a share of none or of all has Wilson's interval, with each video as one row."""
+        found = self.resamples.ratio(videos, numerators, denominators)
+        is_extreme = found.value in (0, 1) and found.low == found.high
+        return wilson(found.value * (size := len(np.unique(videos))), size) if is_extreme else found
 
 
 class Places:
@@ -251,14 +269,40 @@ def put_plausibility(
     fills = {(row.qid, row.level): row.negative for row in randoms}
     filled = [row for row in rows if (row.qid, row.level) in fills]
     texts = [(r.vid, text) for r in filled for text in (r.negative, fills[r.qid, r.level], r.query)]
-    means, places = log_probabilities(texts, reference).reshape(-1, 3), Places(filled, figures.videos)
+    put_place_between(filled, log_probabilities(texts, reference).reshape(-1, 3), "plausibility", figures)
+
+
+def put_likelihood(
+    rows: Sequence[Negative], randoms: Sequence[Negative], scores: Mapping[str, float], figures: Figures
+) -> None:
+    """Add the log-likelihood a word beside the query's, and where it lies between random fills and the queries."""
+    fills = {(row.qid, row.level): row.negative for row in randoms}
+    for group in rows, randoms:
+        less = np.array([scores[row.negative] - scores[row.query] for row in group], dtype=np.float64)
+        known = np.isfinite(less).astype(np.int8)
+        columns = {"likelihood.difference": (less, known), "likelihood.within_1_nat": (less >= -1, known)}
+        figures.put_columns(Places(group, figures.videos), columns)
+    filled = [row for row in rows if (row.qid, row.level) in fills]
+    texts = [(row.negative, fills[row.qid, row.level], row.query) for row in filled]
+    means = np.array([[scores[text] for text in several] for several in texts]).reshape(-1, 3)
+    put_place_between(filled, means, NATURALNESS, figures)
+
+
+def put_place_between(rows: Sequence[Negative], means: Floats, metric: str, figures: Figures) -> None:
+    """Add where the rows lie between random fills (0) and queries (1); `means` are those of row, random fill, query."""
+    places = Places(rows, figures.videos)
     for level, name, chosen in places.groups():
+        known = chosen[np.isfinite(means[chosen]).all(axis=1)]
+        if not len(known):
+            continue
         estimate = figures.resamples.estimate(
-            places.videos[chosen],
-            means[chosen],
+            places.videos[known],
+            means[known],
             lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1]),
         )
-        figures.put(level, name, "plausibility", estimate)
+        figures.put(level, name, metric, estimate)
+        vote = verdict_of(estimate, len(known), len(np.unique(places.videos[known])))
+        figures.votes.setdefault((level, name), {})[metric] = vote
 
 
 def attested(negative: Tokens, query: Tokens, human: set[Relation]) -> tuple[int, int]:
@@ -268,12 +312,27 @@ def attested(negative: Tokens, query: Tokens, human: set[Relation]) -> tuple[int
 
 
 def put_relations(
-    rows: Sequence[Negative], parsed: Mapping[str, Tokens], reference: Reference, figures: Figures
+    rows: Sequence[Negative],
+    randoms: Sequence[Negative],
+    parsed: Mapping[str, Tokens],
+    reference: Reference,
+    figures: Figures,
 ) -> None:
-    """Add the share of attested relations; of the queries themselves, of all their relations."""
-    counts = np.zeros((len(rows), 2))
-    for index, row in enumerate(rows):
-        human = reference.human[reference.human_index(row.vid)].relations
-        query = [] if row.provider == QUERIES else parsed[row.query]
-        counts[index] = attested(parsed[row.negative], query, human)
-    figures.put_columns(Places(rows, figures.videos), {"attested_relations": (counts[:, 0], counts[:, 1])})
+    """Add the share of attested relations of the rows and of random fills, and the difference."""
+    counts = {}
+    for group, name in (rows, "rows"), (randoms, "randoms"):
+        counts[name] = np.zeros((len(group), 2))
+        for index, row in enumerate(group):
+            human = reference.human[reference.human_index(row.vid)].relations
+            query = [] if row.provider == QUERIES else parsed[row.query]
+            counts[name][index] = attested(parsed[row.negative], query, human)
+        columns = {"attested_relations": (counts[name][:, 0], counts[name][:, 1])}
+        figures.put_columns(Places(group, figures.videos), columns)
+    places, controls = Places(rows, figures.videos), Places(randoms, figures.videos)
+    for level, name, chosen in places.groups():
+        own = np.flatnonzero(controls.levels == level)
+        columns = np.zeros((len(chosen) + len(own), 4))
+        columns[: len(chosen), :2], columns[len(chosen) :, 2:] = counts["rows"][chosen], counts["randoms"][own]
+        videos = np.concatenate([places.videos[chosen], controls.videos[own]])
+        gain = figures.resamples.estimate(videos, columns, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
+        figures.put(level, name, "attested_relations.above_random", gain)

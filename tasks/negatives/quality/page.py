@@ -6,11 +6,15 @@ from typing import Any
 from penumbra.artifacts.manifest import Manifest
 from penumbra.artifacts.markdown import code, markdown_table, plain
 from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, QUERIES, is_total
+from penumbra.tasks.negatives.quality.verdict import verdict_table
 
 FiguresByName = dict[tuple[int, str, str], float]  # by level, provider and metric
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # a header, and rows
 MEASURES = {
     "rows": "negatives",
+    "naturalness": "likelihood: 0 as random fills, 1 as the queries",
+    "likelihood.difference": "log-likelihood a word, less the query's (nats)",
+    "likelihood.within_1_nat": "at most 1 nat a word below the query",
     "hierarchy": "hierarchy: the cosine falls from level to level",
     "template_kept": "template kept",
     "closed_vocabulary": "closed vocabulary",
@@ -30,9 +34,16 @@ MEASURES = {
     "blind_auc.characters": "blind AUC, character n-grams",
     "plausibility": "plausibility",
     "attested_relations": "attested relations",
+    "attested_relations.above_random": "attested relations, above random fills",
 }
 SHARES: tuple[str, ...] = ("hierarchy", "template_kept", "closed_vocabulary", "same_slot_class", "equal_to_original")
-SHARES += ("may_be_true", "paraphrases", "attested_relations")
+SHARES += (
+    "may_be_true",
+    "paraphrases",
+    "attested_relations",
+    "attested_relations.above_random",
+    "likelihood.within_1_nat",
+)
 
 
 def figures_by_name(rows: Iterable[Mapping[str, Any]]) -> FiguresByName:
@@ -66,12 +77,14 @@ def provider_table(figures: FiguresByName, provider: str) -> Table:
 
 
 def figure_tables(figures: FiguresByName) -> list[tuple[str, Table]]:
-    """Return a table for `all`, for each provider if there are several, and for the controls."""
-    providers = {provider for _, provider, metric in figures if metric in ("rows", "attested_relations")}
+    """Return a table of the verdicts, for `all`, for each provider if there are several, and for the controls."""
+    providers = {provider for _, provider, _ in figures}
     controls = sorted(provider for provider in providers if provider.startswith(CONTROL) or provider == QUERIES)
     makers = sorted(providers - {ALL, *controls})
-    chosen = [ALL, *(makers if len(makers) > 1 else []), *controls]
-    return [(provider, provider_table(figures, provider)) for provider in chosen]
+    chosen = [ALL, *(makers if len(makers) > 1 else [])]
+    verdicts = verdict_table(figures, chosen)
+    tables = [(provider, provider_table(figures, provider)) for provider in (*chosen, *controls)]
+    return [*([("verdict", verdicts)] if verdicts[1] else []), *tables]
 
 
 def write_page(rows: Sequence[Mapping[str, Any]], manifest: Manifest, path: str) -> str:
@@ -80,4 +93,5 @@ def write_page(rows: Sequence[Mapping[str, Any]], manifest: Manifest, path: str)
     tables = [f"## {plain(name)}\n\n{markdown_table(*table)}" for name, table in figure_tables(figures_by_name(rows))]
     head = f"# {manifest.dataset}: how good the negatives are"
     where = f"Intervals are 95 % bootstrap intervals by video. All figures: {code(path)}"
-    return "\n\n".join(filter(None, [head, where, notes, *tables]))
+    first, others = (tables[:1], tables[1:]) if tables and tables[0].startswith("## verdict") else ([], tables)
+    return "\n\n".join(filter(None, [head, *first, where, notes, *others]))

@@ -6,11 +6,12 @@ evaluated by the same measures: random fills of the same masks.
 """
 
 import heapq
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +23,21 @@ from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
+from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, LanguageModel, is_at_hand, weights_digest
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.negatives.quality.figures import (
     ALL,
-    CONTROL,
     EVERY_LEVEL,
+    MIN_HUMAN,
+    MIN_ROWS,
     QUERIES,
+    RANDOM_FILLS,
     Columns,
     Figures,
     Places,
     put_blind_auc,
+    put_likelihood,
     put_measures,
     put_plausibility,
     put_relations,
@@ -41,7 +46,7 @@ from penumbra.tasks.negatives.quality.figures import (
 from penumbra.tasks.negatives.quality.measures import Measures, measure_all
 from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, FileNegatives, Negative
 from penumbra.tasks.negatives.quality.page import write_page
-from penumbra.tasks.negatives.quality.reference import MASK, Reference, read_human, read_reference
+from penumbra.tasks.negatives.quality.reference import MASK, Reference, read_human, read_reference, words_of
 from penumbra.tasks.stage import Stage, build, run, side_effect_task
 from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
@@ -49,8 +54,7 @@ from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 STAGE = "quality"
 SEED = 0
 MOST_QUERIES = 10_000  # for blind AUC by words and for plausibility
-CONTROL_DIVISOR = 3  # random fills are parsed for a third of the sample: their figures are far from others
-RANDOM = f"{CONTROL}random fills"
+CONTROL_DIVISOR = 3  # a third of the sample has random fills parsed, and is read by the language model
 Source = ArtifactNegatives | FileNegatives
 
 
@@ -79,7 +83,7 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
         if len(words) == len(slots):
             left = iter(words)
             text = re.sub(MASK, lambda _: next(left), row.masked)  # noqa: B023 (it is called at once)
-            yield replace(row, negative=text, provider=RANDOM, slots=slots, similarity=None)
+            yield replace(row, negative=text, provider=RANDOM_FILLS, slots=slots, similarity=None)
 
 
 def put_cosines(rows: Sequence[Negative], encoding: Encoding, figures: Figures) -> None:
@@ -95,34 +99,106 @@ def put_samples(
     few: Sequence[Negative],
     control_qids: set[str],
     model: str,
+    judge: LanguageModel | None,
     reference: Reference,
     figures: Figures,
 ) -> None:
-    """Add the figures of the rows, of a sample of `few` rows and of the control; `model` is the parser."""
+    """Add the figures of the rows, of a sample of `few` rows and of the control; `model` is the parser.
+
+    The language model `judge` reads what the control has. Figures that human text decides need enough of it.
+    """
     randoms = list(random_fills(rows, reference))
     put_blind_auc(rows, "words", figures)
     put_blind_auc(few, "characters", figures)
     put_blind_auc(randoms, "words", figures)
+    control = [row for row in randoms if row.qid in control_qids]
+    if judge:
+        judged = [row for row in few if row.qid in control_qids]
+        put_likelihood(judged, control, likelihoods([*judged, *control], judge), figures)
+    if not has_human_text(reference):
+        return
     put_plausibility(rows, randoms, reference, figures)
     first = {row.qid: row for row in reversed(few)}.values()
     own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
-    several = few, [row for row in randoms if row.qid in control_qids], own
-    texts = sorted({text for rows in several for row in rows for text in (row.query, row.negative)})
+    texts = sorted({text for row in (*few, *control, *own) for text in (row.query, row.negative)})
     parsed = dict(zip(texts, tag_texts(texts, load_pipeline(model)), strict=True))
-    for group in several:
-        put_relations(group, parsed, reference, figures)
+    put_relations(few, control, parsed, reference, figures)
+    put_relations(own, [], parsed, reference, figures)
+
+
+class Judge(Protocol):
+    """What scores sentences; `LanguageModel` is one."""
+
+    def log_probabilities(self, texts: Sequence[str]) -> list[tuple[float, int]]:
+        """Return the natural log-probability of each sentence, and its number of tokens."""
+        ...
+
+
+def likelihoods(rows: Iterable[Negative], judge: Judge) -> dict[str, float]:
+    """Return the log-likelihood a word of each negative and each query, NaN where the model can't read it."""
+    texts = sorted({text for row in rows for text in (row.query, row.negative)})
+    scored = zip(texts, judge.log_probabilities(texts), strict=True)
+    return {text: round(total / max(1, len(words_of(text))), 3) for text, (total, _) in scored}
+
+
+def has_human_text(reference: Reference) -> bool:
+    """Return whether there is enough human text for plausibility and relations."""
+    return min((len(human.sentences) for human in reference.human), default=0) >= MIN_HUMAN
+
+
+def own_providers(source: Source, judge: str) -> set[str]:
+    """Return the providers whose words the judge has chosen itself; of a file those called llama, to be safe."""
+    if isinstance(source, FileNegatives):
+        return {row.provider for row in source.rows if row.provider == "llama"}
+    parts = source.store.parts(source.artifact, ["provider", "model"])
+    makers = {(row["provider"], row["model"]) for part in parts for row in part.to_pylist()}
+    parameters = json.dumps(source.store.manifest(source.artifact).parameters).lower()
+    has_ranked = _weights(judge) in parameters
+    return {provider for provider, model in makers if has_ranked or _weights(model or "") == _weights(judge)}
+
+
+def _weights(model: str) -> str:
+    """Return the name of a model's weights without the hub's owner, the quantisation and the digest."""
+    return model.partition("@")[0].rsplit("/", 1)[-1].partition(".Q")[0].lower()
+
+
+def _judge_notes(config: QualityConfig, judge: LanguageModel | None, own: set[str], reference: Reference) -> list[str]:
+    """Return who has judged, and how to get the judge that is not at hand."""
+    human = f"a trigram model of {len(reference.human[0].sentences):,} other sentences" if reference.human else ""
+    has_human = has_human_text(reference)
+    if not judge:
+        how = f"`{INSTALL}`" if config.language_model == SMALL_MODEL else f"`hf download {config.language_model}`"
+        second = f"; the verdict is that of {human}" if has_human else "; there is no verdict"
+        return [
+            f"likelihood is left out, for the language model {config.language_model} is not at hand: {how} gets "
+            f"it{second}"
+        ]
+    if not own:
+        return [f"the verdict is that of the language model {judge.name}, which has chosen none of the words"]
+    second = f"{human} decides with it" if has_human else "name another with --model (judging.language_model)"
+    return [
+        f"the language model {judge.name} judges, but it has chosen the words of {', '.join(sorted(own))}: {second}"
+    ]
 
 
 def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosine: int, limits: set[int]) -> list[str]:
     """Return what was not evaluated, and what was evaluated on a sample."""
     rows, queries, name = len(measures), len(measures["qid"].unique()), reference.dataset
-    notes = []
+    notes, left_out = [], []
+    if max(pc.value_counts(measures["level"]).field("counts").to_pylist(), default=0) < MIN_ROWS:
+        left_out.append(f"blind AUC (needs {MIN_ROWS} negatives a level)")
+    if not has_human_text(reference):
+        others = min((len(human.sentences) for human in reference.human), default=0)
+        left_out.append(f"plausibility and attested relations (need {MIN_HUMAN} other sentences, there are {others})")
+    if left_out:
+        notes.append(f"left out, because they mean nothing on so few sentences: {'; '.join(left_out)}")
     if not reference.tests:
-        notes += [
-            f"{name} has no test split: leaks are not judged",
-            "plausibility and relations are judged by other folds of the training queries, which the filler "
-            "may have drawn from",
-        ]
+        notes.append(f"{name} has no test split: leaks are not judged")
+        if has_human_text(reference):
+            notes.append(
+                "plausibility and relations are judged by other folds of the training queries, which the filler may "
+                "have drawn from"
+            )
     if not reference.leakage.is_labelled:
         notes.append(f"{name} has no labels of novel compositions or words: held-out ones are not judged")
     unknown = {
@@ -137,7 +213,8 @@ def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosi
         notes.append(f"{strangers:,} of {rows:,} rows have a query that {name} lacks")
     for limit in sorted(limits, reverse=True):
         by_words = "blind AUC by words, and plausibility"
-        which = by_words if limit >= MOST_QUERIES else "attested relations, blind AUC by characters"
+        by_few = "likelihood" if limit < MIN_ROWS else "attested relations, blind AUC by characters"
+        which = by_words if limit >= MOST_QUERIES else by_few
         notes += [f"{which}: judged on {limit:,} of {queries:,} queries"] if queries > limit else []
     if with_cosine < rows:
         notes.append(f"similarity, paraphrases and hierarchy: judged on {with_cosine:,} of {rows:,} rows")
@@ -185,6 +262,8 @@ class Quality(Stage):
         """Return the digests of the file of negatives and of the sentence encoder."""
         path = self.negatives.path if isinstance(self.negatives, FileNegatives) else None
         digests = {f"negatives: {path.name}": file_digest(path)} if path else {}
+        if is_at_hand(self.judging.language_model):
+            digests["language model"] = weights_digest(self.judging.language_model)
         return {**digests, **encoder_inputs("sentence model", self.encoding.sentence_model)}
 
     def part(self, piece: int) -> Part:
@@ -215,12 +294,20 @@ class Quality(Stage):
         if not len(known):
             put_cosines(few, self.encoding, figures)
         model = data.store.manifest(data.tags).parameters["spacy_model"] if data.tags else SHIPPED_PIPELINE
-        put_samples(rows, few, control_qids, str(model), reference, figures)
+        judge = (
+            LanguageModel.load(config.language_model, self.encoding.device)
+            if is_at_hand(config.language_model)
+            else None
+        )
+        own = own_providers(self.negatives, judge.name) if judge else set[str]()
+        put_samples(rows, few, control_qids, str(model), judge, reference, figures)
+        figures.put_verdicts(own)
         providers = measures["provider"].unique().to_pylist()
         if len(providers) == 1:  # a figure is found under the name of its provider, too
             figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
         part = Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows))
-        notes = _notes(reference, measures, columns, len(known) or len(few), {most, config.sample} - {0})
+        notes = _judge_notes(config, judge, own, reference)
+        notes += _notes(reference, measures, columns, len(known) or len(few), {most, config.sample} - {0})
         if isinstance(self.negatives, ArtifactNegatives):
             counted = self.negatives.store.manifest(self.negatives.artifact).notes
             notes += [f"{what}: {count:,}" for what, count in counted.items()]

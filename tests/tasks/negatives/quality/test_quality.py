@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 VERBS, NOUNS = ("opens", "closes", "takes", "holds"), ("door", "box", "bag", "book", "window", "bottle")
 Figures = dict[tuple[int, str, str], float]
+LIGHT = {"resamples": 20, "language_model": "no/model"}
 
 
 @pytest.fixture
@@ -71,14 +72,15 @@ def shine(data: Path) -> Path:
 
 
 def evaluate(path: Path | str, **settings: Any) -> tuple[Figures, list[str]]:
-    report = evaluate_reference(str(path), None, {"resamples": 20, **settings})
+    report = evaluate_reference(str(path), None, LIGHT | settings)
     return figures_by_name(Store().table(report.artifact).to_pylist()), report.notes
 
 
 def test_a_shine_file_is_evaluated_against_the_data_set_that_has_its_queries(
-    store: Store, shine: Path, data: Path
+    store: Store, shine: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = evaluate_reference(str(shine), "mine", {"resamples": 20})
+    monkeypatch.setattr("penumbra.tasks.negatives.quality.report.MIN_HUMAN", 1)
+    report = evaluate_reference(str(shine), "mine", LIGHT)
     figures = figures_by_name(store.table(report.artifact).to_pylist())
     assert figures[1, "all", "rows"] == 24
     assert figures[1, "all", "template_kept"] == pytest.approx(22 / 24), "two keep none"
@@ -93,6 +95,10 @@ def test_a_shine_file_is_evaluated_against_the_data_set_that_has_its_queries(
     assert figures[2, "all", "may_be_true"] == 0, "the noun is another thing"
     assert 0 <= figures[0, "all", "hierarchy.low"] <= figures[0, "all", "hierarchy"] <= 1
     assert 0 <= figures[1, "control: random fills", "attested_relations"] <= 1
+    own, control = (figures[1, name, "attested_relations"] for name in ("all", "control: random fills"))
+    assert figures[1, "all", "attested_relations.above_random"] == pytest.approx(own - control, abs=1e-5)
+    assert figures[1, "all", "template_kept"] < figures[1, "all", "template_kept.high"]
+    assert figures[2, "all", "template_kept.low"] < 1, "also a share of all rows has an interval"
     assert figures[1, "file", "rows"] == 24, "also under the one provider's name"
     assert (1, "all", "blind_auc") not in figures, "24 rows train no classifier"
     assert evaluate(shine)[0] == figures, "the data set is found, and the figures are the same"
@@ -109,7 +115,7 @@ def test_a_file_of_no_data_set_is_evaluated_against_itself_and_says_so(store: St
     figures, notes = evaluate(path)
     assert figures[1, "all", "rows"] == len(rows)
     assert not any(metric.startswith("leaks") for _, _, metric in figures)
-    for phrase in ("no test split", "no masked query", "no labels of novel", "other folds"):
+    for phrase in ("no test split", "no masked query", "no labels of novel", "need 500 other sentences"):
         assert phrase in " ".join(notes)
 
 

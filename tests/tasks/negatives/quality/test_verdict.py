@@ -1,0 +1,172 @@
+"""The verdict in words: its rule, what it says of known negatives, and which judge may say it."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penumbra.artifacts.store import Store
+from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
+from penumbra.tasks.negatives.language_model import LanguageModel
+from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
+from penumbra.tasks.negatives.quality.command import evaluate_reference
+from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, put_likelihood
+from penumbra.tasks.negatives.quality.negatives import Negative
+from penumbra.tasks.negatives.quality.page import figure_tables, figures_by_name
+from penumbra.tasks.negatives.quality.reference import words_of
+from penumbra.tasks.negatives.quality.report import likelihoods
+from penumbra.tasks.negatives.quality.verdict import Verdict, decide, verdict_line, verdict_of
+from tests import tiny_llama
+from tests.rows import annotation, build, negative
+
+VERBS = {"opens": ("door", "box", "bag"), "eats": ("soup", "apple", "bread"), "reads": ("book", "letter", "map")}
+PLACES = ("in the kitchen", "at the table", "on the floor", "by the window", "in the hall")
+HUMAN = [f"a person {verb} the {noun} {place}" for verb in VERBS for noun in VERBS[verb] for place in PLACES]
+NATURAL, LESS, NEAR_RANDOM, TOO_FEW = Verdict.NATURAL, Verdict.LESS, Verdict.RANDOM, Verdict.TOO_FEW
+
+
+class Trigrams:
+    """A judge that knows how people write these sentences."""
+
+    def __init__(self) -> None:
+        self.model = KneserNey.of(words_of(text) for text in HUMAN)
+
+    def log_probabilities(self, texts: Sequence[str]) -> list[tuple[float, int]]:
+        words = [words_of(text) for text in texts]
+        means = self.model.log_probability(words)
+        return [(float(mean) * len(it), len(it)) for mean, it in zip(means, words, strict=True)]
+
+
+def verdict_on(kind: str, count: int) -> str:
+    """Return the verdict on `count` negatives that are human sentences or random fills."""
+    chance = random.Random(0)
+
+    def filled(query: str) -> str:
+        _, person, _, _, _, *place = query.split()
+        verb, noun = chance.choice([*VERBS]), chance.choice([noun for nouns in VERBS.values() for noun in nouns])
+        return f"a {person} {verb} the {noun} {' '.join(chance.sample(place, len(place)))}"
+
+    queries = [chance.choice(HUMAN) for _ in range(count)]
+    text = filled if kind == "random" else lambda _: chance.choice(HUMAN)
+    rows = [Negative(str(i), f"v{i // 3}", 1, query, text(query), "corpus") for i, query in enumerate(queries)]
+    randoms = [Negative(row.qid, row.vid, 1, row.query, filled(row.query), RANDOM_FILLS) for row in rows]
+    videos = {vid: i for i, vid in enumerate(sorted({row.vid for row in rows}))}
+    figures = Figures(videos, Resamples(len(videos), 200, 0))
+    put_likelihood(rows, randoms, likelihoods([*rows, *randoms], Trigrams()), figures)
+    figures.put_verdicts(set())
+    return verdict_line(figures_by_name(figures.rows), "all")
+
+
+def test_known_negatives_get_their_verdict() -> None:
+    assert verdict_on("random", 200) == "level 1: near random"
+    assert verdict_on("human", 200) == "level 1: as natural as the queries"
+    assert verdict_on("random", 20) == verdict_on("human", 20) == "level 1: too few sentences to say"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.9, 1.1, NATURAL),
+        (0.5, 1.0, NATURAL),
+        (1.1, 1.3, NATURAL),
+        (0.3, 1.1, TOO_FEW),
+        (0.6, 0.9, LESS),
+        (0.2, 0.6, LESS),
+        (0.1, 0.4, NEAR_RANDOM),
+        (-0.4, 0.3, NEAR_RANDOM),
+        (-0.1, 0.6, TOO_FEW),
+        (0.6, 1.7, TOO_FEW),
+        (float("nan"), float("nan"), TOO_FEW),
+    ],
+)
+def test_the_rule(low: float, high: float, expected: Verdict) -> None:
+    assert verdict_of(Estimate((low + high) / 2, low, high), 100, 30) is expected
+    assert verdict_of(Estimate((low + high) / 2, low, high), 49, 30) is TOO_FEW
+    assert verdict_of(Estimate((low + high) / 2, low, high), 100, 9) is TOO_FEW
+
+
+@pytest.mark.parametrize(
+    ("votes", "is_own", "expected"),
+    [
+        ({"a": NATURAL, "b": LESS}, False, NATURAL),
+        ({"a": NATURAL, "b": LESS}, True, LESS),
+        ({"a": NEAR_RANDOM, "b": NATURAL}, True, NEAR_RANDOM),
+        ({"a": NATURAL, "b": NATURAL}, True, NATURAL),
+        ({"a": NATURAL, "b": TOO_FEW}, True, TOO_FEW),
+        ({"a": NATURAL}, True, Verdict.OWN_JUDGE),
+        ({"a": NEAR_RANDOM}, True, NEAR_RANDOM),
+        ({"a": TOO_FEW}, True, TOO_FEW),
+        ({"b": LESS}, False, LESS),
+        ({}, False, None),
+    ],
+)
+def test_the_model_that_chose_does_not_praise_itself(
+    votes: dict[str, Verdict], is_own: bool, expected: Verdict | None
+) -> None:
+    assert decide(votes, "a", is_own) is expected
+
+
+def test_wilsons_interval() -> None:
+    found = wilson(9, 10)  # Brown, Cai and DasGupta (2001)
+    assert (round(found.low, 3), round(found.high, 3)) == (0.596, 0.982)
+    assert wilson(0, 10).low == pytest.approx(0)
+    assert round(wilson(0, 10).high, 3) == 0.278
+
+
+@pytest.fixture
+def own(store: Store, tmp_path: Path) -> tuple[Store, Path, str]:
+    """Negatives of a store, half of them by the model in a folder; the folder, and the artifact's reference."""
+    folder = tiny_llama.build(tmp_path / "tiny")
+    name = LanguageModel.load(str(folder)).name
+    queries = [annotation(f"v{i}", query, vid=f"v{i}") for i, query in enumerate(HUMAN)]
+    annotations = build(store, "annotations", queries)
+    tags = build(
+        store,
+        "tags",
+        [{"qid": row["qid"], "tokens": []} for row in queries],
+        [annotations],
+        parameters={"spacy_model": "en"},
+    )
+    rows = [
+        negative(
+            row["qid"], 1, HUMAN[i - 1], row["query"], provider=("llama", "corpus")[i % 2], model=(name, "w")[i % 2]
+        )
+        for i, row in enumerate(queries)
+    ]
+    build(store, "negatives", rows, [annotations, tags])
+    return store, folder, "mine/negatives"
+
+
+def evaluate(reference: str, **settings: Any) -> tuple[list[str], list[str]]:
+    report = evaluate_reference(reference, None, {"resamples": 20, **settings})
+    return report.notes, [title for title, _ in report.tables]
+
+
+@pytest.mark.slow
+def test_the_report_names_the_judge_and_says_where_it_chose_the_words(own: tuple[Store, Path, str]) -> None:
+    _, folder, reference = own
+    notes, _ = evaluate(reference, language_model=str(folder))
+    assert any("tiny@" in note and "has chosen the words of llama: name another with --model" in note for note in notes)
+    [left_out] = [note for note in notes if note.startswith("left out")]
+    assert "blind AUC (needs 200" in left_out
+    assert "attested relations (need 500 other sentences, there are 3" in left_out
+
+
+@pytest.mark.slow
+def test_a_judge_that_is_not_at_hand_is_one_line_with_the_remedy(own: tuple[Store, Path, str]) -> None:
+    _, _, reference = own
+    notes, tables = evaluate(reference, language_model="nobody/nothing")
+    expected = (
+        "likelihood is left out, for the language model nobody/nothing is not at hand: `hf download nobody/nothing` "
+        "gets it; there is no verdict"
+    )
+    assert expected in notes
+    assert "verdict" not in tables
+
+
+def test_the_verdict_comes_first_on_every_page() -> None:
+    rows = [{"level": 1, "provider": "all", "metric": name, "value": 1.0} for name in ("rows", "verdict")]
+    tables = figure_tables(figures_by_name(rows))
+    assert tables[0] == ("verdict", (("negatives", "level 1"), [("all", "near random")]))
