@@ -226,7 +226,7 @@ class Quality(Stage):
     """The figures of negatives, an artifact's or a file's."""
 
     name = STAGE
-    version = 6
+    version = 7
     unit = "figure"
     pieces = (0,)
 

@@ -65,7 +65,9 @@ def decide(votes: Mapping[str, Verdict], first: str, is_own: bool) -> Verdict | 
     if bad or not votes:
         return min(bad, default=None)
     others = [vote for name, vote in votes.items() if name != first]
-    return min(others) if others else min(votes[first], Verdict.OWN_JUDGE) if votes[first] else Verdict.TOO_FEW
+    if others:
+        return min(others)
+    return Verdict.TOO_FEW if votes[first] is Verdict.TOO_FEW else Verdict.OWN_JUDGE
 
 
 def verdict_table(
