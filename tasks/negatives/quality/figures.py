@@ -331,8 +331,8 @@ def put_relations(
     places, controls = Places(rows, figures.videos), Places(randoms, figures.videos)
     for level, name, chosen in places.groups():
         own = np.flatnonzero(controls.levels == level)
-        columns = np.zeros((len(chosen) + len(own), 4))
-        columns[: len(chosen), :2], columns[len(chosen) :, 2:] = counts["rows"][chosen], counts["randoms"][own]
+        sums = np.zeros((len(chosen) + len(own), 4))
+        sums[: len(chosen), :2], sums[len(chosen) :, 2:] = counts["rows"][chosen], counts["randoms"][own]
         videos = np.concatenate([places.videos[chosen], controls.videos[own]])
-        gain = figures.resamples.estimate(videos, columns, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
+        gain = figures.resamples.estimate(videos, sums, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
         figures.put(level, name, "attested_relations.above_random", gain)
