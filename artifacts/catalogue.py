@@ -116,6 +116,8 @@ class Catalogue:
     ) -> Artifact:
         """Return the artifact, of a data set or of any, whose key begins so, or with the last digits of a name.
 
+        With `name`, which returns a run's MODEL-DIGITS, the model alone will do.
+
         Raises `ArtifactError` listing those that match, or the newest ones by `name`, unless exactly one matches.
         """
         manifests = self.find(dataset, stage)
@@ -123,15 +125,18 @@ class Catalogue:
             raise self.missing(dataset, stage)
         digits = key.rpartition("-")[2]
         matching = [manifest for manifest in manifests if digits and manifest.key.startswith(digits)]
+        if not matching and name:
+            matching = [manifest for manifest in manifests if name(manifest).rpartition("-")[0] == key]
         if len(matching) == 1:
             return self.reference(matching[0])
         place = f"{dataset or '*'}/{stage}"
-        listed, name = matching or manifests, (not matching and name) or (lambda it: "/".join(it.reference))
-        newest = ", ".join(map(name, listed[: -LISTED - 1 : -1]))
+        listed, called = matching or manifests, name or (lambda it: "/".join(it.reference))
+        newest = ", ".join(map(called, listed[: -LISTED - 1 : -1]))
         newest += f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
         if matching:
             raise ArtifactError(f"{len(matching)} of {place} match {key!r}, say more of it: {newest}")
-        raise ArtifactError(f"no {place} matches {key!r}; the newest: {newest}")
+        wrong = f"no run is called {key!r}" if name else f"no {place} matches {key!r}"
+        raise ArtifactError(f"{wrong}; there {'are' if len(listed) > 1 else 'is'}: {newest}")
 
     def resolve(self, reference: str) -> Artifact:
         """Return the artifact that a user calls DATASET/STAGE (the newest one) or DATASET/STAGE/KEY.

@@ -28,6 +28,15 @@ def harmless(content: str) -> str:
     return escape(printable(content))
 
 
+def counted(number: int, unit: str) -> str:
+    """Return a number and its unit, in the plural unless the number is 1: `1 pair`, `1,360 queries`."""
+    if number == 1:
+        return f"1 {unit}"
+    if unit.endswith("y") and unit[-2] not in "aeou":
+        return f"{number:,} {unit[:-1]}ies"
+    return f"{number:,} {unit}{'es' if unit.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
 def truncated(content: str, most: int) -> str:
     """Return at most `most` characters of the text; the last one is `…` if any are left out."""
     return content if len(content) <= most else content[: max(0, most - 1)] + "…"

@@ -1,10 +1,13 @@
 """`evaluate-grounding`: predictions and all figures of a trained model, by split and by composition type.
 
 penumbra run evaluate-grounding charades-cg
+
+Without `choice.run`, every run of the data set is evaluated that has no predictions yet.
 """
 
 from prefect import State
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.named_flow import completed_state, named_flow
@@ -13,19 +16,29 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, newest_tags
 from penumbra.tasks.grounding.configs import Choice, Ranking
 from penumbra.tasks.grounding.evaluation.figures import evaluate
-from penumbra.tasks.grounding.evaluation.predictions import predict_model, sources_of_run
+from penumbra.tasks.grounding.evaluation.predictions import predict_model, runs_to_evaluate, sources_of_run
 from penumbra.tasks.grounding.report import EvaluatedRun, report_evaluation
-from penumbra.tasks.grounding.training.stage import chosen_run
+from penumbra.tasks.stage import logger
 
 
 @named_flow("evaluate-grounding")
 def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ranking | None = None) -> State[Artifact]:
-    """Predict with the best epoch of a run and evaluate it; `ranking` defaults to that of the run."""
-    annotations, metrics = read_annotations(dataset), chosen_run(dataset.name, choice.run)
-    negatives = Store().newest_if_any(dataset.name, "negatives")
-    sources = sources_of_run(metrics, annotations, negatives, newest_tags(annotations))
-    run = evaluate_run(metrics, sources, choice.splits, ranking)
-    return completed_state(run.evaluation, report_evaluation(run))
+    """Predict with the best epoch of each run and evaluate it; `ranking` defaults to that of the run."""
+    annotations = read_annotations(dataset)
+    negatives, tags = Store().newest_if_any(dataset.name, "negatives"), newest_tags(annotations)
+    evaluated, outcomes = list[EvaluatedRun](), list[str]()
+    *others, newest = runs_to_evaluate(dataset.name, choice)
+    for metrics in (*others, newest):
+        try:
+            sources = sources_of_run(metrics, annotations, negatives, tags)
+            evaluated.append(evaluate_run(metrics, sources, choice.splits, ranking))
+        except PenumbraError as error:  # an old run that can't be used does not keep the others from theirs
+            if metrics is newest:
+                raise
+            logger().warning("not evaluated: %s", error)
+            continue
+        outcomes.append(report_evaluation(evaluated[-1]))
+    return completed_state(evaluated[-1].evaluation, *outcomes)
 
 
 def evaluate_run(

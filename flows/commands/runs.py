@@ -85,15 +85,18 @@ def rm(
 
 def compare(
     dataset: Annotated[str, typer.Argument(help="The data set of both runs.")],
-    first: RunName,
-    second: RunName,
+    first: Annotated[str | None, typer.Argument(help="A run. Default: the newest run but one.")] = None,
+    second: Annotated[str | None, typer.Argument(help="Another run. Default: the newest run.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
     """Is the second run better than the first? A paired bootstrap over the videos of each split: second minus first."""
     from penumbra.tasks.grounding.evaluation.compare import compare as compare_runs
     from penumbra.tasks.grounding.evaluation.compare import too_few
     from penumbra.tasks.grounding.runs import below_in_words, found_run
+    from penumbra.tasks.grounding.training.stage import newest_runs
 
+    older, newest = (first, second) if first and second else newest_runs(dataset, 2)
+    first, second = first or older, second or newest
     differences = compare_runs(dataset, first, second, seed)
     rows = ((split, metric, *difference.cells()) for split, metric, difference in differences)
     print_table(("split", "metric", f"{second} − {first}", "95 % interval", "p"), rows)
@@ -106,7 +109,9 @@ def compare(
 def predict(
     video: Annotated[Path, typer.Argument(metavar="VIDEO", help="Any video file that FFmpeg reads.")],
     query: Annotated[list[str], typer.Argument(metavar="QUERY…", help="Sentences that describe moments.")],
-    run: Annotated[str, typer.Option(help="Key of a trained run's metrics, its first digits, or the run's name.")],
+    run: Annotated[
+        str | None, typer.Option(help="Name of a trained run, its key, or the key's first digits. Default: the newest.")
+    ] = None,
     dataset: OfDataset = None,
     output: Annotated[Path | None, typer.Option(help="Draw frames, saliency and windows into this .svg file.")] = None,
     as_json: Annotated[
@@ -116,7 +121,11 @@ def predict(
 ) -> None:
     """Find the moments of a video that sentences describe, with a trained run."""
     from penumbra.tasks.grounding.prediction import command
+    from penumbra.tasks.grounding.training.stage import newest_runs
 
+    if run is None:
+        [run] = newest_runs(dataset, 1)
+        write_error(f"run: {run}, the newest")
     watched, predictions = command.predict(video, query, run, dataset, output)
     for note in watched.notes:
         write_error(f"note: {note}")

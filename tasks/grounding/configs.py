@@ -278,7 +278,7 @@ class Choice(Parameters):
     run: str | None = Field(
         None,
         coerce_numbers_to_str=True,
-        description="Key of the run's `metrics` artifact, or its first digits; default: newest.",
+        description="Name of the run, its key, or the key's first digits; default: every run without predictions.",
     )
     splits: tuple[str, ...] = Field((), description="Splits to evaluate on; default: all but train.")
 

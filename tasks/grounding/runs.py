@@ -240,10 +240,11 @@ def _name(settings: dict[str, Any], metrics: Artifact) -> str:
 
 
 def found_run(name: str, dataset: str | None = None) -> Run:
-    """Return the training of this name or key, or its first digits; raise `ArtifactError` naming those that exist."""
+    """Return the training of this name, model, key, or key's first digits; else raise `ArtifactError` naming all."""
     runs = list(all_runs(dataset))
     digits = name.rpartition("-")[2]
     matching = [run for run in runs if digits and run.metrics.key.startswith(digits)]
+    matching = matching or [run for run in runs if run.model == name]
     if len(matching) == 1:
         return matching[0]
     names = {run.metrics.key: run.run for run in runs}

@@ -421,8 +421,11 @@ def test_a_key_prefix_must_match_exactly_one_artifact(store: Store) -> None:
     assert {key for key in by_key if key in str(several.value)} == {key for key in by_key if key[0] == first}
     with pytest.raises(ArtifactError) as none:
         store.with_key("scenes", "dictionary", "model-xyz", lambda manifest: f"named {manifest.key}")
-    newest = ", ".join(f"named {artifact.key}" for artifact in made[:2:-1])
-    assert str(none.value) == f"no scenes/dictionary matches 'model-xyz'; the newest: {newest} and 3 more"
+    newest, first_key = ", ".join(f"named {artifact.key}" for artifact in made[:2:-1]), made[0].key
+    assert str(none.value) == f"no run is called 'model-xyz'; there are: {newest} and 3 more"
+    assert (
+        store.with_key("scenes", "dictionary", "mmn", lambda it: f"{'mmn' * (it.key == first_key)}-1").key == first_key
+    )
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "x/..", "x/y", "/x", "x\\y", "Scenes", "", ".x", "-x", "x\n", "x\0"])

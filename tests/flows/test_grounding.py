@@ -38,6 +38,7 @@ from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import CONSTANT, RunError, all_runs, found_run, run_folder
 from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.stage import name_of, newest_runs
 from tests.cluster import free_port
 from tests.rows import first_videos
 
@@ -251,7 +252,7 @@ def test_named_artifacts_are_read_and_a_training_is_never_done_twice(world: Path
     try:
         assert train(world, inputs=inputs | {"video_features": (parents["video_features"].key,)}) == trained
         assert (run_folder(trained) / "last.json").stat().st_mtime_ns == before
-        with pytest.raises(ArtifactError, match="no tiny/negatives matches 'beef'; the newest: tiny/negatives/"):
+        with pytest.raises(ArtifactError, match="no tiny/negatives matches 'beef'; there are: tiny/negatives/"):
             train(world, inputs=inputs | {"negatives": "beef"})
     finally:
         for other in others:
@@ -273,9 +274,13 @@ def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[di
 
 def test_runs_are_compared_and_what_is_missing_is_named(world: Path, trained: Artifact, evaluated: Artifact) -> None:
     other = train(world, shine=False, epochs=1)
-    with pytest.raises(EvaluationError, match="has no predictions: run evaluate-grounding tiny"):
+    remedy = r"has no predictions: penumbra run evaluate-grounding tiny --param choice.run=qd_detr-"
+    with pytest.raises(EvaluationError, match=remedy):
         compare("tiny", trained.key, other.key)
-    evaluate_grounding(dataset(world), Choice(run=other.key))
+    third = train(world, shine=False, epochs=2)
+    evaluate_grounding(dataset(world))
+    assert all(predictions_of(run) for run in (other, third)), "every run without predictions is evaluated"
+    assert newest_runs("tiny", 2) == [name_of(Store().manifest(run)) for run in (other, third)]
     differences = compare("tiny", other.key, trained.key)
     assert [(split, metric) for split, metric, _ in differences] == [
         (split, metric) for split in ("test", "composition") for metric in ("R1@0.5", "R1@0.7", "mIoU", "mAP")
@@ -285,7 +290,7 @@ def test_runs_are_compared_and_what_is_missing_is_named(world: Path, trained: Ar
     assert "with fewer than 20 videos" not in output
     for run in (found_run(other.key), found_run(trained.key)):
         assert (f"note: {run.run}: mIoU on " in output) == bool(run.below)
-    with pytest.raises(ArtifactError, match=r"no tiny/metrics matches 'nothing'; the newest: \w+_detr"):
+    with pytest.raises(ArtifactError, match=r"no run is called 'nothing'; there are: \w+_detr"):
         evaluate_grounding(dataset(world), Choice(run="nothing"))
     with pytest.raises(EvaluationError, match="no split word; there is: train, test, composition"):
         evaluate_grounding(dataset(world), Choice(run=trained.key, splits=("word",)))

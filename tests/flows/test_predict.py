@@ -249,7 +249,7 @@ def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifa
     [
         ("good", " ", {}, "the query is empty"),
         ("good", "caf\udce9", {}, "is the terminal's encoding UTF-8"),
-        ("good", "a cat.", {"run": "zzz"}, r"no \*/metrics matches 'zzz'; the newest: .*qd_detr-"),
+        ("good", "a cat.", {"run": "zzz"}, "no run is called 'zzz'; there are: .*qd_detr-"),
         ("good", "a cat.", {"output": "x.png"}, "name a .svg file"),
         ("good", "a cat.", {"output": "nowhere/x.svg"}, "can't be written"),
         ("missing.mp4", "a cat.", {}, "no file"),

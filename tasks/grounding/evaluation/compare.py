@@ -14,7 +14,7 @@ from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
 from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
 from penumbra.tasks.grounding.metrics import EvaluationError, Floats, compared_scores
-from penumbra.tasks.grounding.training.stage import chosen_run
+from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
 RESAMPLES = 10_000
 FEWEST = 20  # videos from which resampling them gives an interval: with fewer it is far too narrow
@@ -113,7 +113,9 @@ def predictions_of(metrics: Artifact) -> Artifact:
     for manifest in reversed(store.find(metrics.dataset, "predictions")):
         if metrics.key in {parent.key for parent in manifest.parents}:
             return store.reference(manifest)
-    raise EvaluationError(f"run {metrics.key} has no predictions: run evaluate-grounding {metrics.dataset} with it")
+    name = name_of(store.manifest(metrics))
+    command = f"penumbra run evaluate-grounding {metrics.dataset} --param choice.run={name}"
+    raise EvaluationError(f"run {name} has no predictions: {command}")
 
 
 def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:

@@ -10,17 +10,25 @@ from torch import nn
 
 from penumbra.artifacts.manifest import Artifact, Manifest, Part
 from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
-from penumbra.tasks.grounding.configs import Ranking
+from penumbra.tasks.grounding.configs import Choice, Ranking
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.training.loop import keep_memory
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.stage import load_run, require_checkpoints, run_name, settings_of
-from penumbra.tasks.stage import Stage, is_planned, run, work_of
+from penumbra.tasks.grounding.training.stage import (
+    chosen_run,
+    load_run,
+    name_of,
+    require_checkpoints,
+    run_name,
+    settings_of,
+)
+from penumbra.tasks.stage import Stage, is_planned, logger, run, work_of
 
 STAGE = "predictions"
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest
@@ -79,6 +87,26 @@ class Predictions(Stage):
         system = system_of(settings.model_copy(update={"ranking": self.ranking}))
         rows, name = self.loaded.of_split([piece]), run_name(settings, self.metrics.key)
         return predict_rows(self.loaded, rows, model, system, piece, name)
+
+
+def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
+    """Return the run that is chosen, or else all without predictions of these splits, the newest last.
+
+    If every run has predictions, it is the newest. The log says which runs are chosen.
+    """
+    if choice.run is not None:
+        return [chosen_run(dataset, choice.run)]
+    newest, store = chosen_run(dataset, None), Store()
+    splits = list(choice.splits)
+    made = [it for it in store.find(dataset, STAGE) if it.parameters.get("splits", []) == splits]
+    predicted = {parent.key for manifest in made for parent in manifest.parents}
+    runs = [manifest for manifest in store.find(dataset, newest.stage) if manifest.key not in predicted]
+    if runs:
+        logger().info("evaluated: %s, without predictions so far", ", ".join(map(name_of, runs)))
+        return [store.reference(manifest) for manifest in runs]
+    name = name_of(store.manifest(newest))
+    logger().info("evaluated: %s, the newest run; each run has predictions (--param choice.run=%s)", name, name)
+    return [newest]
 
 
 def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, splits: tuple[str, ...]) -> Artifact:

@@ -17,6 +17,7 @@ from torch import nn
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.models.checkpoints import CheckpointError, load_weights
@@ -206,7 +207,7 @@ def name_of(metrics: Manifest) -> str:
 
 
 def chosen_run(dataset: str | None, name: str | None) -> Artifact:
-    """Return the `metrics` of a run by its key, first digits or name, of one data set or of any; None: the newest.
+    """Return the `metrics` of a run by its key, first digits, name or model; None: the newest of a data set.
 
     Raise `ArtifactError` naming the runs that match, or the newest ones, unless exactly one matches.
     """
@@ -217,6 +218,20 @@ def chosen_run(dataset: str | None, name: str | None) -> Artifact:
         except ArtifactError as error:
             raise ArtifactError(f"{error}; penumbra run train-grounding {dataset} makes one") from None
     return store.with_key(dataset, STAGE, name or "", name_of)
+
+
+def newest_runs(dataset: str | None, number: int) -> list[str]:
+    """Return the names of the runs that finished last, the newest at the end.
+
+    Raise `ArtifactError` if there are fewer.
+    """
+    found = Store().find(dataset, STAGE)[-number:]
+    if len(found) < number:
+        there = counted(len(found), "run") + (f" on {dataset}" if dataset else "")
+        raise ArtifactError(
+            f"there is {there}, but {number} needed: penumbra run train-grounding {dataset or 'DATASET'}"
+        )
+    return list(map(name_of, found))
 
 
 def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:

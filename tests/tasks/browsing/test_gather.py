@@ -117,7 +117,7 @@ def test_predictions_of_two_runs_have_the_scores_of_the_evaluation(store: Store,
 
 def test_a_run_without_predictions_is_an_error(store: Store, annotations: Artifact) -> None:
     metrics = build(store, "metrics", [], (annotations,), parameters={"settings": {"training": {"seed": 0}}})
-    with pytest.raises(Exception, match=f"run {metrics.key} has no predictions: run evaluate-grounding mine with it"):
+    with pytest.raises(Exception, match="has no predictions: penumbra run evaluate-grounding mine"):
         shown(store, metrics.key)
 
 

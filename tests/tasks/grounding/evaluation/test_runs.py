@@ -113,7 +113,7 @@ def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: di
     assert found_run("abc").model == "run", "a kill tore the file, and the list stands"
     remove(run)
     assert not run.folder.exists()
-    with pytest.raises(ArtifactError, match="matches 'abc'; the newest: mmn-"):
+    with pytest.raises(ArtifactError, match="no run is called 'abc'; there are: mmn-"):
         found_run("abc")
 
 

@@ -344,7 +344,7 @@ def test_a_run_whose_settings_can_not_be_used_is_named(store: Store) -> None:
     store.build(work, [lambda: Part(table_of("metrics", []), 0, 0)])
     with pytest.raises(RunError, match=rf"run {work.key} of tiny has settings .* can't use \(model: Input tag 'gone'"):
         settings_of(store.find()[0])
-    with pytest.raises(ArtifactError, match=f"no tiny/metrics matches 'x'; the newest: {work.key}"):
+    with pytest.raises(ArtifactError, match=f"no run is called 'x'; there is: {work.key}"):
         chosen_run("tiny", "x")
 
 
