@@ -22,7 +22,8 @@ MADE_BY = {  # stage → flow that makes it, if that is not build-negatives
     "evaluation": "evaluate-grounding",
     "ablation": "ablation",
 }
-RESULTS = {"metrics", "evaluation", "ablation"}  # stages whose newer artifacts do not replace older ones
+REVIEWS = "reviews"  # a stage that `rm` removes only by its name
+RESULTS = {"metrics", "evaluation", "ablation", REVIEWS}  # stages whose newer artifacts do not replace older ones
 
 
 class Catalogue:
@@ -180,6 +181,8 @@ class Catalogue:
 
 def making(stage: str, dataset: str) -> str:
     """Return the command that makes a stage of a data set."""
+    if stage == REVIEWS:
+        return f"penumbra review {dataset} --from FILE"
     return f"penumbra run {MADE_BY.get(stage, 'build-negatives')} {dataset}"
 
 
@@ -191,11 +194,12 @@ def path_of(artifact: Artifact, name: str = "") -> str:
 def to_remove(store: Catalogue, reference: str | None, unneeded: bool) -> list[Artifact]:
     """Return the artifacts below a reference DATASET[/STAGE[/KEY]], optionally only unneeded ones.
 
-    An artifact is needed if it is a result, the newest of
-    its stage, or an ancestor of a needed one. Raises `ArtifactError` if nothing is below the reference.
+    Reviews are below a reference that names this stage. An artifact is needed if it is a result, the newest of its
+    stage, or an ancestor of a needed one. Raises `ArtifactError` if nothing is below the reference.
     """
     names = (reference or "").strip("/").split("/") if reference else []
     artifacts = [it for it in store.folders(*names[:2]) if it.key.startswith("".join(names[2:3]))]
+    artifacts = [it for it in artifacts if it.stage != REVIEWS or REVIEWS in names[1:]]
     if len(names) > 3 or not artifacts:
         raise ArtifactError(f"nothing is below {reference or store.root}: penumbra artifacts ls shows what there is")
     if not unneeded:

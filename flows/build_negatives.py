@@ -20,6 +20,7 @@ from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairin
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives, Queries
 from penumbra.tasks.negatives.report import Rejected, report_negatives
+from penumbra.tasks.negatives.reviews import reviews_of
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
 from penumbra.tasks.stage import plan_if, run
 from penumbra.tasks.text.dictionary import WordCounts
@@ -70,7 +71,7 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
     with plan_if(settings.filling.dry_run):  # a dry run only reports the price
         fills = fill(annotations, tags, masks, dictionary, settings.filling, unanswered)
         parents = annotations, tags, masks, dictionary, fills, embeddings
-        chosen = run(ChosenNegatives(*parents, settings.choosing, settings.encoding))
+        chosen = run(ChosenNegatives(*parents, settings.choosing, settings.encoding, reviews_of(dataset.name)))
         quality = quality_of(chosen, queries, settings)
         rejected = run(Rejected((annotations, tags, masks, *fills, chosen)))
         result = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
@@ -83,7 +84,8 @@ def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesPara
 
     annotations, tags, embeddings, in_video = queries
     sentences = make_sentence_negatives(
-        annotations, tags, dictionary, embeddings, settings.sourcing, settings.choosing, settings.encoding
+        *(annotations, tags, dictionary, embeddings),
+        *(settings.sourcing, settings.choosing, settings.encoding, reviews_of(annotations.dataset)),
     )
     quality = quality_of(sentences, queries, settings)
     rejected = run(Rejected((annotations, tags, sentences)))

@@ -10,7 +10,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.commands.artifacts import artifacts
 from penumbra.flows.commands.datasets import check, fetch, init
 from penumbra.flows.commands.doctor import doctor
-from penumbra.flows.commands.negatives import browse, export, quality
+from penumbra.flows.commands.negatives import browse, export, quality, review
 from penumbra.flows.commands.run import EPILOG, RunCommand, ablation, demo_app, run, serve
 from penumbra.flows.commands.runs import compare, predict, runs
 from penumbra.flows.commands.terminal import end_at_once, warn
@@ -22,7 +22,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=RunCommand, epilog=EPILOG)(run)
-for command in (init, check, ablation, serve, browse, export, quality, compare, predict, demo_app, fetch, doctor):
+for command in (
+    init,
+    check,
+    ablation,
+    serve,
+    browse,
+    review,
+    export,
+    quality,
+    compare,
+    predict,
+    demo_app,
+    fetch,
+    doctor,
+):
     app.command()(command)
 app.add_typer(artifacts, name="artifacts")
 app.add_typer(runs, name="runs")

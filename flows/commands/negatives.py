@@ -1,4 +1,4 @@
-"""`penumbra browse`, `penumbra export` and `penumbra quality`: negatives as a page, as files, and their quality."""
+"""`penumbra browse`, `review`, `export` and `quality`: negatives as a page, people's verdicts, files, and quality."""
 
 import sys
 from enum import StrEnum
@@ -10,6 +10,7 @@ import typer
 from penumbra.flows.commands.terminal import print_line, print_table, warn, write_text
 from penumbra.flows.safe_console import json_text
 
+SHOWN = 10  # disagreements that are listed
 WithNegatives = Annotated[str, typer.Argument(help="A data set whose negatives are built.")]
 
 
@@ -44,6 +45,59 @@ def browse(
     data = gather(Store(), dataset, provider or [], run or [], file.absolute().parent)
     write_text([write_page(data)], file)
     sys.stdout.write(f"{file}\n")
+
+
+def review(
+    dataset: WithNegatives,
+    from_: Annotated[
+        list[Path],
+        typer.Option("--from", metavar="FILE", help="A review that the page of `browse` saved. May be repeated."),
+    ],
+) -> None:
+    """Keep people's verdicts on negatives, and make the next negatives: without the rejected, with the edited ones.
+
+    Reviews are kept for good: all negatives of the data set that are made later take them, of any provider, and what
+    was rejected is never chosen again. If reviewers disagree, a rejection wins. No provider is asked again.
+    """
+    from penumbra.artifacts.store import Store
+    from penumbra.tasks.negatives import reviewing
+    from penumbra.tasks.negatives.reviews import VERDICTS, Verdicts, reviews_of
+
+    store, reviews = Store(), dict[str, reviewing.Review]()
+    for path in from_:
+        one = reviewing.read_review(store, path, dataset)
+        if same := reviews.get(one.digest):
+            warn(f"{path} is the same as {same.path}: counted once")
+        reviews.setdefault(one.digest, one)
+    with store.use(dataset):
+        for one in reviews.values():
+            reviewing.keep(store, one)
+            for refused in one.refused:
+                warn(reviewing.described(refused))
+        names = dict.fromkeys(one.reviewer for one in reviews.values())
+        mine = {name: [one for one in reviews.values() if one.reviewer == name] for name in names}
+        rows = [
+            (
+                name,
+                *(str(sum(one.counts[it] for one in own)) for it in VERDICTS),
+                str(sum(len(it.refused) for it in own)),
+            )
+            for name, own in mine.items()
+        ]
+        print_table(("reviewer", "accepted", "rejected", "edited", "refused"), rows)
+        disagreements = Verdicts.of(reviews_of(dataset)).disagreements
+        if disagreements:
+            print_line(
+                f"Reviewers disagree on {len(disagreements):,} negatives (a rejection wins, then the last edit):"
+            )
+        for it in disagreements[:SHOWN]:
+            print_line(
+                f"  {it.qid} {it.negative!r}: {', '.join(f'{who} {what}s' for who, what in it.verdicts.items())}"
+            )
+        for reviewed in {one.reviewed: None for one in reviews.values()}:
+            made = reviewing.next_negatives(store, reviewed)
+            print_line(f"{reviewing.differences(store, reviewed, made)}; before: {reviewed.stage}/{reviewed.key}")
+            sys.stdout.write(f"{made.path}\n")
 
 
 class Format(StrEnum):

@@ -35,6 +35,7 @@ const negativesOf = (table, query) => rowsOf(table, query).filter((at) =>
 const refusalsOf = (query) => rowsOf(refused, query).filter((at) => !refused.level[at] || asksLevel(refused.level[at]));
 
 const WHICH = { // by name: what the menu says, and whether a query is meant
+  negated: ['with negatives', (query) => negatives.some((table) => table.count[query])],
   whole: ['with all levels', (query) => levelsOf(query) >= LEVELS.length],
   partly: ['lacking a level', (query) => levelsOf(query) < LEVELS.length && (levelsOf(query) || refused.count[query])],
   refused: ['refused at a stage', (query) => refused.count[query]],

@@ -22,6 +22,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.features.files import VideoFolder
+from penumbra.tasks.negatives.reviews import REVIEWER
 
 Column = dict[str, Any]
 Row = dict[str, Any]
@@ -86,9 +87,9 @@ def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
     known = set[str]()
     for manifest in reversed(store.find(dataset, "negatives")):
         providers = set(store.table(store.reference(manifest), ["provider"])["provider"].unique().to_pylist())
-        if providers == {provider}:
+        if providers - {REVIEWER} == {provider}:
             return store.reference(manifest)
-        known |= providers
+        known |= providers - {REVIEWER}
     for manifest in reversed(store.find(dataset, "fills")):
         if manifest.parameters.get("provider") == provider:
             return store.reference(manifest)

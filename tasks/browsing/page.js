@@ -5,7 +5,7 @@ const ALWAYS = new Set(['novel', 'which', 'order']); // menus that are of use wi
 function choices() {
   const alike = (values) => [...new Set(values)].filter(Boolean).sort().map((value) => [value, value]);
   const levels = negatives.length ? LEVELS.map((level) => [String(level), String(level)]) : [];
-  const which = [...(negatives.length ? ['whole', 'partly'] : []), ...(refused.level.length ? ['refused'] : []),
+  const which = [...(negatives.length ? ['negated', 'whole', 'partly'] : []), ...(refused.level.length ? ['refused'] : []),
     ...(runs.length ? ['predicted'] : [])].map((name) => [name, WHICH[name][0]]);
   const isTold = negatives.some((table) => table.cosine.some((value) => value !== null));
   const orders = isTold ? [['near', 'cosine, highest first'], ['far', 'cosine, lowest first']] : [];
@@ -35,6 +35,8 @@ function menus() {
       return option;
     }));
     menu.name = name;
+    menu.value = asked[name];
+    menu.classList.toggle('set', menu.value !== '');
     menu.addEventListener('change', () => {
       menu.classList.toggle('set', menu.value !== '');
       ask(name, menu.value);
@@ -43,19 +45,26 @@ function menus() {
   }
 }
 
+// The heads: one line for the query, one for its negatives, one for predictions, in the columns of the rows.
 function captions() {
-  const several = negatives.length > 1;
-  const one = ['query and negatives', ...(negatives.length ? ['provider', 'cosine', 'plausibility'] : ['', '', ''])];
-  const each = (table) => make('div', '', make('b', '', cut(table.name, 60)), make('span', '', 'cosine, plausibility'));
-  byId('captions').append(...(several ? negatives.map(each) : one.map((name) => make('span', '', name))));
-  byId('captions').classList.toggle('several', several);
+  const head = (text, style = '') => make('span', style, text), several = negatives.length > 1;
+  const heads = (table) => make('div', 'line', head(several ? cut(table.name, 60) : 'negatives', 'wide'),
+    several ? null : head('provider'), head('cosine', 'number'), head('plausibility', 'number'));
+  const sources = negatives.map((table) => (several ? make('div', '', heads(table)) : heads(table)));
+  byId('captions').append(
+    make('div', 'head', head('query'), head('split', 'tag'), make('span', 'time', head('true windows'), head('video', 'seconds'))),
+    make('div', several ? 'sources several' : '', ...sources),
+    runs.length ? make('div', 'line run', head('run and its first window', 'wide'), head('predicted windows'), head('IoU', 'number')) : '');
 }
 
 function ask(name, value) {
   asked[name] = value;
   search();
   const all = queries.qid.length;
-  byId('count').textContent = `${found.length === all ? '' : `${count(found.length)} of `}${count(all)} queries`;
+  const splits = queries.split.values.filter((split) => split && found.some((query) => of(queries.split, query) === split));
+  const what = [`${found.length === all ? '' : `${count(found.length)} of `}${count(all)} queries`,
+    asked.which && WHICH[asked.which][0], splits.length && `split ${splits.map((split) => cut(split, 60)).join(', ')}`];
+  byId('count').textContent = what.filter(Boolean).join(' · ');
   byId('none').hidden = found.length > 0;
   chosen = 0;
   measure();
@@ -66,8 +75,10 @@ function ask(name, value) {
 
 function clear() {
   for (const name of Object.keys(asked)) asked[name] = '';
-  byId('filters').reset();
-  byId('filters').querySelectorAll('select').forEach((menu) => menu.classList.remove('set'));
+  for (const menu of byId('filters').elements) {
+    menu.value = '';
+    menu.classList.remove('set');
+  }
   byId('words').value = '';
   ask('words', '');
   byId('list').focus();
@@ -89,6 +100,8 @@ function play() {
 // Whether a key was one of ours; in a field only those that lead out of it are.
 function pressed(key, target) {
   const words = byId('words'), list = byId('list');
+  if (reviewed(key, target)) return true;
+  if (target.matches('.rewrite')) return false;
   if (key === 'Escape' && target === words && words.value) {
     words.value = '';
     ask('words', '');
@@ -141,8 +154,11 @@ async function begin() {
     return;
   }
   byId('data').remove();
+  asked.which = runs.length ? 'predicted' : 'negated';
+  if (!queries.qid.some((_, query) => WHICH[asked.which][1](query))) asked.which = '';
   menus();
   captions();
+  prepareReview();
   ask('words', '');
   listen();
   byId('list').focus();

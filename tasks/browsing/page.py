@@ -17,7 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 HERE = Path(__file__).parent
-SCRIPTS = ("words.js", "found.js", "rows.js", "query.js", "page.js")  # one script, in this order
+SCRIPTS = ("words.js", "found.js", "rows.js", "review.js", "query.js", "page.js")  # one script, in this order
 
 
 def write_page(data: Mapping[str, Any]) -> str:

@@ -108,6 +108,7 @@ function negativeCard(table, at, query) {
   const card = make('div', 'card negative', levelMark(table.level[at]), make('div', '',
     marked(make('div', 'full'), text, positive, 'mark', ''),
     make('div', 'about', ...about.map((fact) => make('span', '', cut(fact, LONGEST.row))))));
+  card.lastChild.append(judging(table, at, card) || '');
   const checks = of(table.checks, at);
   if (checks.length) card.title = `passed: ${checks.join(', ')}`;
   return card;
@@ -140,6 +141,7 @@ function show(query) {
     playing.load();
   }
   detail.replaceChildren();
+  [cards, focused] = [[], 0];
   detail.scrollTop = 0;
   if (query === undefined) return;
   const back = make('button', '', '← All queries');
@@ -155,4 +157,5 @@ function show(query) {
       titled(table.name, rowsOf(table, query).map((at) => negativeCard(table, at, query)))),
     ...titled('Refused', rowsOf(refused, query).map(refusalCard))];
   detail.append(...parts.filter((part) => part !== null));
+  markCards();
 }

@@ -61,7 +61,8 @@ function negativeLine(table, at, query) {
   meter.style.width = `${Math.max(0, table.cosine[at] || 0) / 10}%`;
   return line('', lineHeight(text),
     levelMark(table.level[at]),
-    marked(make('span', 'text'), cut(text, LONGEST.row), cut(of(queries.text, query), LONGEST.row), 'mark', ''),
+    marked(make('span', 'text', verdictMark(table, at, query)), cut(text, LONGEST.row),
+      cut(of(queries.text, query), LONGEST.row), 'mark', ''),
     make('span', 'who', cut(of(table.provider, at), 40)),
     make('span', 'cosine', make('span', 'meter', meter), make('span', 'number', figure(table.cosine[at], 1000, 2))),
     make('span', 'number plausibility faint', figure(table.plausibility[at], 100, 2)));
@@ -139,6 +140,12 @@ function draw() {
   }
   if (drawn.has(chosen)) list.setAttribute('aria-activedescendant', `row-${chosen}`);
   else list.removeAttribute('aria-activedescendant');
+}
+
+function redraw(index) {
+  drawn.get(index)?.remove();
+  drawn.delete(index);
+  draw();
 }
 
 function choose(index) {

@@ -13,8 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penumbra.artifacts.manifest import Artifact
+from penumbra.tasks.data.rows import check_query
 from penumbra.tasks.negatives.fills import put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
+from penumbra.tasks.stage import zip_parts
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.relations import Tokens
 from penumbra.tasks.text.wordnet import is_entailed, lemma, stands_alone, takes_object
@@ -22,6 +25,7 @@ from penumbra.tasks.text.wordnet import is_entailed, lemma, stands_alone, takes_
 WORD = re.compile(r"(?:[^\W_]|')+")
 TRAINING = "train"
 ALWAYS = ("template", "vocabulary", "known_words", "near_synonym", "false", "valence", "same_video", "test_split")
+SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no meaning if the template is not kept
 HELD_OUT = ("composition", "novel_word")
 OBJECTS = ("dobj", "obj")  # arcs to a verb's direct object
 CLAUSES = ("relcl", "acl", "acl:relcl")  # a verb of such a clause may have its object outside
@@ -52,6 +56,20 @@ def has_valence(tokens: Tokens, slot: Slot, word: str) -> bool:
         return True
     can = stands_alone if arcs.isdisjoint(OBJECTS) else takes_object
     return can(lemma(word, "verb")) or not can(lemma(slot.word, "verb"))
+
+
+def sentence_fault(text: str, query: str) -> str:
+    """Return why a text can't be a negative of a query, whatever its words are, or ''."""
+    if fault := check_query(text):
+        return fault.replace("query", "negative", 1)
+    return "equals its query" if normal_form(text) == normal_form(query) else ""
+
+
+def queries_with_tokens(annotations: Artifact, tags: Artifact) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Yield every query with its tokens, for a `LeakageFilter`."""
+    for annotated, tagged in zip_parts(annotations, tags):
+        rows = annotated.select(["split", "vid", "query", "novel"]).to_pylist()
+        yield from zip(rows, tagged["tokens"].to_pylist(), strict=True)
 
 
 class LeakageFilter:
@@ -113,6 +131,21 @@ class LeakageFilter:
         compositions = [first for first in lemmas & self._pairs.keys() if self._pairs[first] & lemmas]
         return bool(compositions), bool(self._words & lemmas)
 
+    def results(self, text: str, queries: Collection[str], names: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield the checks of a whole text as `Checks.results` does; of those of held-out words only the named ones."""
+        is_query = self.lemmatised(text) in queries
+        yield "same_video", "equals a positive of the same video" if is_query else ""
+        yield "test_split", "equals a query of a test split" if self.leaks(text) else ""
+        if "composition" in names:
+            has_composition, has_word = self.held_out(text)
+            yield "composition", "has a composition that a test split holds out" if has_composition else ""
+            yield "novel_word", "has a word that a test split holds out" if has_word else ""
+
+    def refusal(self, text: str, query: str, queries: Collection[str], names: Collection[str]) -> str:
+        """Return why a sentence that a person wrote is no negative of a query, or ''."""
+        results = (reason for _, reason in self.results(text, queries, names) if reason)
+        return sentence_fault(text, query) or next(results, "")
+
 
 @dataclass
 class Checks:
@@ -148,13 +181,7 @@ class Checks:
         yield "false", "may be true of the moment: its words are entailed" if may_be_true(slots, words) else ""
         fits = all(has_valence(query.tokens, slot, word) for slot, word in zip(slots, words, strict=True))
         yield "valence", "" if fits else "verb with an object that it cannot take, or without one that it needs"
-        is_query = self.leakage.lemmatised(text) in queries
-        yield "same_video", "equals a positive of the same video" if is_query else ""
-        yield "test_split", "equals a query of a test split" if self.leakage.leaks(text) else ""
-        if "composition" in self.names:
-            has_composition, has_word = self.leakage.held_out(text)
-            yield "composition", "has a composition that a test split holds out" if has_composition else ""
-            yield "novel_word", "has a word that a test split holds out" if has_word else ""
+        yield from self.leakage.results(text, queries, self.names)
 
     def refusal(self, query: MaskedQuery, level: int, queries: Collection[str], words: Sequence[str], text: str) -> str:
         """Return the reason of the first refusal, or ''; for the arguments see `results`."""

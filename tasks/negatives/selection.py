@@ -5,6 +5,9 @@ their providers, whose SentenceBERT cosine to the query falls from level to leve
 level before; level 1 is no paraphrase of the query. If no three candidates fit, the query gets as many levels as
 possible, and SHINE's ranking losses rank these levels. Other criteria were tried (likeness to all queries, naturalness
 beyond the provider's own, a floor), and models learned less from the negatives that they chose (docs/does-it-help.md).
+
+What a reviewer rejected is refused. What a reviewer accepted or edited is the only candidate of its level: it need not
+be further from the query than another such one, and other levels need not keep its words if none that fits does.
 """
 
 from collections import Counter
@@ -12,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property, partial
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
@@ -25,14 +28,27 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.checks import ALWAYS, HELD_OUT, TRAINING, Checks, LeakageFilter
-from penumbra.tasks.negatives.fills import FILLED, masked_queries
+from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.checks import (
+    ALWAYS,
+    HELD_OUT,
+    SLOT_CHECKS,
+    TRAINING,
+    Checks,
+    LeakageFilter,
+    normal_form,
+    queries_with_tokens,
+)
+from penumbra.tasks.negatives.fills import FILLED, masked_queries, put_words
 from penumbra.tasks.negatives.plausibility import Plausibility
-from penumbra.tasks.negatives.providers import MaskedQuery
+from penumbra.tasks.negatives.providers import MaskedQuery, Slot
+from penumbra.tasks.negatives.reviews import ACCEPT, EDIT, FILLS, REJECTED, REVIEWER, Verdicts
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, read_part, zip_parts
+from penumbra.tasks.stage import Parameters, Stage, read_part
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
+from penumbra.tasks.text.relations import Tokens
+from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
 from penumbra.tasks.text.wordnet import wordnet_inputs
 
 STAGE = "negatives"
@@ -70,13 +86,17 @@ class Choosing(Parameters):
 
 @dataclass(eq=False)
 class Candidate:
-    """A fill as its provider gave it; `rank` is its place among the candidates that pass."""
+    """A fill as its provider gave it; `rank` is its place among the candidates that pass.
+
+    `verdict` is that of a reviewer who accepted the sentence or wrote it, or ''.
+    """
 
     text: str
     words: tuple[str, ...]
     provider: str
     model: str
     rank: int = 0
+    verdict: str = ""
 
 
 Chain = tuple[Candidate, ...]  # one candidate for each of some levels
@@ -115,14 +135,16 @@ class Query:
     masked: MaskedQuery
     text: str
     candidates: dict[int, Candidates] = field(default_factory=dict)
+    approved: set[int] = field(default_factory=set)  # the levels whose candidates a reviewer accepted or wrote
 
     def has(self, levels: Sequence[int]) -> bool:
         """Return whether any candidate of each of these levels passes."""
         return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
 
-    def chains(self, levels: Sequence[int]) -> Iterator[Chain]:
+    def chains(self, levels: Sequence[int], nested: bool = True) -> Iterator[Chain]:
         """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the one before.
 
+        Unless `nested`, this does not hold next to a candidate that a reviewer accepted or wrote.
         Chains of the first candidate of each level come first, then those of the first two, of four, and so on.
         """
         done, most = 0, 1
@@ -133,7 +155,7 @@ class Query:
                 return
             chains: Iterable[Chain] = zip(offered[0])
             for (before, level), candidates in zip(pairwise(levels), offered[1:], strict=True):
-                chains = self._longer(list(chains), before, level, candidates)
+                chains = self._longer(list(chains), before, level, candidates, nested)
             ranked: list[tuple[int, Chain]] = []
             for chain in chains:
                 if len(set(map(attrgetter("text"), chain))) == len(chain):
@@ -146,7 +168,7 @@ class Query:
             done, most = most, 2 * most
 
     def _longer(
-        self, chains: Sequence[Chain], before: int, level: int, candidates: Sequence[Candidate]
+        self, chains: Sequence[Chain], before: int, level: int, candidates: Sequence[Candidate], nested: bool
     ) -> Iterator[Chain]:
         """Yield each chain with each candidate of a level that keeps the words of the chain's last, of level `before`.
 
@@ -154,10 +176,15 @@ class Query:
         """
         slots = [slot.token for slot in self.masked.levels[level - 1]]
         kept = [slots.index(slot.token) for slot in self.masked.levels[before - 1]]
+        if not nested and self.approved & {before, level}:
+            yield from ((*chain, candidate) for candidate in candidates for chain in chains)
+            return
         shorter: dict[tuple[str, ...], list[Chain]] = {}
         for chain in chains:
             shorter.setdefault(chain[-1].words, []).append(chain)
         for candidate in candidates:
+            if len(candidate.words) != len(slots):  # a reviewer's sentence has other words
+                continue
             words = tuple([candidate.words[place] for place in kept])
             for chain in chains if len(kept) == len(slots) else shorter.get(words, ()):
                 yield (*chain, candidate)
@@ -190,9 +217,10 @@ def choose(
     """
     encoded, choices = dict[str, Vectors](), dict[str, Choice]()
     tick = counting("queries", len(queries))
-    for levels in LEVEL_SETS:
-        undecided = [query for query in queries if query.masked.qid not in choices and query.has(levels)]
-        left = [(query, query.chains(levels)) for query in undecided]
+    for levels, nested in product(LEVEL_SETS, (True, False)):
+        possible = [query for query in queries if query.approved.issubset(levels) and (nested or query.approved)]
+        undecided = [query for query in possible if query.masked.qid not in choices and query.has(levels)]
+        left = [(query, query.chains(levels, nested)) for query in undecided]
         while left:
             trying = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
             holding = [Choice(query, levels, chain) for query, _, chain in trying]
@@ -204,7 +232,8 @@ def choose(
                     # rounded: the last bits depend on the machine and must not decide
                     exact = np.dot(vectors[choice.query.text], encoded[choice.chain[place].text])
                     cosine = round(float(exact), 4)
-                    if cosine < choice.cosines[-1] if choice.cosines else cosine <= ceiling:
+                    falls = cosine < choice.cosines[-1] if choice.cosines else cosine <= ceiling
+                    if falls or choice.query.approved.issuperset(levels[max(0, place - 1) : place + 1]):
                         choice.cosines.append(cosine)
                         holding.append(choice)
             for choice in holding:
@@ -224,8 +253,11 @@ class Chooser:
         plausibility: Plausibility,
         choosing: Choosing,
         encoding: Encoding,
+        verdicts: Verdicts | None = None,
+        spacy_model: str = SHIPPED_PIPELINE,
     ) -> None:
         self.leakage, self.plausibility, self.choosing, self.encoding = leakage, plausibility, choosing, encoding
+        self.verdicts, self.spacy_model = verdicts or Verdicts([]), spacy_model
         words = sorted(dictionary.forms)
         vectors = encode(words, encoding)
         synonyms = {word: set[str]() for word in words}
@@ -235,21 +267,39 @@ class Chooser:
 
     @classmethod
     def load(
-        cls, annotations: Artifact, tags: Artifact, dictionary: Artifact, choosing: Choosing, encoding: Encoding
+        cls,
+        annotations: Artifact,
+        tags: Artifact,
+        dictionary: Artifact,
+        choosing: Choosing,
+        encoding: Encoding,
+        reviews: Sequence[Artifact] = (),
     ) -> "Chooser":
         """Return a chooser that has read all queries of a data set."""
         plausibility = Plausibility()
 
         def queries() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-            for annotated, tagged in zip_parts(annotations, tags):
-                rows = annotated.select(["split", "vid", "query", "novel"]).to_pylist()
-                for row, tokens in zip(rows, tagged["tokens"].to_pylist(), strict=True):
-                    if row["split"] == TRAINING:
-                        plausibility.add(row["vid"], tokens)
-                    yield row, tokens
+            for row, tokens in queries_with_tokens(annotations, tags):
+                if row["split"] == TRAINING:
+                    plausibility.add(row["vid"], tokens)
+                yield row, tokens
 
-        leakage = LeakageFilter(queries(), every=choosing.guard == "all")
-        return cls(leakage, load_dictionary(dictionary), plausibility, choosing, encoding)
+        leakage, words = LeakageFilter(queries(), every=choosing.guard == "all"), load_dictionary(dictionary)
+        spacy_model = str(Store().manifest(tags).parameters["spacy_model"])
+        return cls(leakage, words, plausibility, choosing, encoding, Verdicts.of(reviews), spacy_model)
+
+    def tokenise(self, text: str) -> list[str]:
+        """Return the tokens of a text, as those of the queries were made."""
+        return [token.text for token in load_pipeline(self.spacy_model).make_doc(text)]
+
+    def check_sentence(
+        self, qid: str, tokens: Tokens, level: int, queries: set[str], text: str
+    ) -> tuple[tuple[str, ...], list[str]]:
+        """Return the words by which a sentence differs from a query, and the names of the checks that it passes."""
+        slots, words = changed_slots(tokens, self.tokenise(text))
+        masked = MaskedQuery(qid, list(tokens), (slots,) * level)  # type: ignore[arg-type]
+        passed = [name for name, reason in self.checks.results(masked, level, queries, words, text) if not reason]
+        return words, passed if "template" in passed else [name for name in passed if name not in SLOT_CHECKS]
 
     def queries_of_videos(self, annotations: pa.Table) -> dict[str, set[str]]:
         """Return the lemmatised queries of each video of a part."""
@@ -266,31 +316,38 @@ class Chooser:
         encoder = partial(encode, encoding=self.encoding)
         choices = choose(queries, vectors_by_text(embeddings), encoder, self.choosing.ceiling)
         plausibility = self._plausibilities(choices.values())
-        rows, rejected, checks = list[dict[str, Any]](), [], [*self.checks.names, "ceiling", "falling"]
-        notes = Counter[str]()
+        rows, rejected, notes = list[dict[str, Any]](), [], Counter[str]()
+        videos = self.queries_of_videos(annotations)
+        vids = dict(zip(annotations["qid"].to_pylist(), annotations["vid"].to_pylist(), strict=True))
         for query in queries:
-            choice = choices.get(query.masked.qid)
+            choice, qid = choices.get(query.masked.qid), query.masked.qid
             for level, candidates in sorted(query.candidates.items()):
                 for reason, count in candidates.refusals.items():
                     notes[f"{REFUSED}, level {level}: {reason}"] += count
                 if choice is None or level not in choice.levels:
                     reason = NOT_FALLING if query.has([level]) else next(iter(candidates.refusals))
-                    rejected.append(rejection(query.masked.qid, STAGE, reason, f"level {level}: {query.text}"))
+                    rejected.append(rejection(qid, STAGE, reason, f"level {level}: {query.text}"))
                     continue
                 place = choice.levels.index(level)
-                candidate = choice.chain[place]
+                candidate, cosine = choice.chain[place], choice.cosines[place]
+                words, checks = candidate.words, self.checks.names
+                if candidate.verdict:
+                    notes[f"by a reviewer, level {level}: {candidate.verdict}"] += 1
+                    texts = videos[vids[qid]]
+                    words, checks = self.check_sentence(qid, query.masked.tokens, level, texts, candidate.text)
+                falls = not place or cosine < choice.cosines[place - 1]
                 rows.append(
                     {
-                        "qid": query.masked.qid,
+                        "qid": qid,
                         "level": level,
                         "query": query.text,
                         "negative": candidate.text,
-                        "words": list(candidate.words),
+                        "words": list(words),
                         "provider": candidate.provider,
                         "model": candidate.model,
-                        "similarity": choice.cosines[place],
+                        "similarity": cosine,
                         "plausibility": plausibility[candidate.text] - plausibility[query.text],
-                        "checks": checks,
+                        "checks": [*checks, *["ceiling"] * (cosine <= self.choosing.ceiling), *["falling"] * falls],
                     }
                 )
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
@@ -310,9 +367,37 @@ class Chooser:
         rows = {row["qid"]: row for row in annotations.select(["qid", "vid", "query"]).to_pylist()}
         gathered = {query.qid: Query(query, rows[query.qid]["query"]) for query in queries}
         for (qid, level), several in filled.items():
-            refusal = partial(self.checks.refusal, gathered[qid].masked, level, videos[rows[qid]["vid"]])
+            refusal = partial(self._refusal, gathered[qid], level, videos[rows[qid]["vid"]])
             gathered[qid].candidates[level] = Candidates(several, refusal)
+        for qid, query in gathered.items():
+            for level, candidate in self.approved(query, videos[rows[qid]["vid"]]).items():
+                query.candidates[level] = Candidates([candidate], lambda *_: "")
+                query.approved.add(level)
         return list(gathered.values())
+
+    def _refusal(self, query: Query, level: int, queries: set[str], words: Sequence[str], text: str) -> str:
+        if self.verdicts.rejects(query.masked.qid, query.text, text):
+            return REJECTED
+        return self.checks.refusal(query.masked, level, queries, words, text)
+
+    def approved(self, query: Query, queries: set[str]) -> dict[int, Candidate]:
+        """Return the last sentence of each level that a reviewer accepted or wrote, if it is still a negative.
+
+        An accepted one must keep the template; the other checks of words do not overrule a reviewer.
+        """
+        taken: dict[int, Candidate] = {}
+        for level, several in self.verdicts.approved(query.masked.qid, query.text, FILLS).items():
+            for row in several:
+                candidate = candidate_of(row)
+                others = {normal_form(other.text) for other in taken.values()}
+                slots = query.masked.levels[level - 1] if level <= len(query.masked.levels) else ()
+                is_kept = len(slots) == len(candidate.words)
+                is_kept = is_kept and put_words(query.masked, level, candidate.words) == candidate.text
+                fits = slots and (is_kept or candidate.verdict == EDIT) and normal_form(candidate.text) not in others
+                if fits and not self.leakage.refusal(candidate.text, query.text, queries, self.checks.names):
+                    taken[level] = candidate
+                    break
+        return taken
 
     def _plausibilities(self, choices: Iterable[Choice]) -> dict[str, float]:
         """Return the plausibility of each query and each chosen candidate, by its text."""
@@ -321,10 +406,30 @@ class Chooser:
             tokens = [token["text"].lower() for token in choice.query.masked.tokens]
             words.setdefault(choice.query.text, tokens)
             for level, candidate in zip(choice.levels, choice.chain, strict=True):
+                if candidate.verdict == EDIT:
+                    words[candidate.text] = [token.lower() for token in self.tokenise(candidate.text)]
+                    continue
                 words[candidate.text] = filled = list(tokens)
                 for slot, word in zip(choice.query.masked.levels[level - 1], candidate.words, strict=True):
                     filled[slot.token] = word
         return self.plausibility.score(words)
+
+
+def candidate_of(row: Mapping[str, Any]) -> Candidate:
+    """Return the sentence of a verdict that accepts or edits."""
+    if row["verdict"] == EDIT:
+        return Candidate(row["edited"], (), REVIEWER, row["reviewer"], verdict=EDIT)
+    return Candidate(row["negative"], tuple(row["words"]), row["provider"], row["model"], verdict=ACCEPT)
+
+
+def changed_slots(tokens: Tokens, others: Sequence[str]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
+    """Return a slot for each token that differs, and the words in the slots; none if the numbers of tokens differ."""
+    if len(tokens) != len(others):
+        return (), ()
+    pairs = enumerate(zip(tokens, others, strict=True))
+    apart = [(at, token, other.lower()) for at, (token, other) in pairs if token["text"].lower() != other.lower()]
+    slots = [Slot(at, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for at, t, _ in apart]
+    return tuple(slots), tuple(other for _, _, other in apart)
 
 
 # -- the stage ---------------------------------------------------------------------------------------------------------
@@ -373,6 +478,7 @@ class ChosenNegatives(Stage):
     embeddings: Artifact
     choosing: Choosing
     encoding: Encoding
+    reviews: tuple[Artifact, ...] = ()
 
     @property
     def on_device(self) -> bool:
@@ -390,7 +496,8 @@ class ChosenNegatives(Stage):
     @cached_property
     def chooser(self) -> Chooser:
         """The chooser of all parts."""
-        return Chooser.load(self.annotations, self.tags, self.dictionary, self.choosing, self.encoding)
+        shared = self.annotations, self.tags, self.dictionary, self.choosing, self.encoding
+        return Chooser.load(*shared, self.reviews)
 
     def part(self, piece: int) -> Part:
         """Choose the negatives of one part."""

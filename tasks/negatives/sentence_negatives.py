@@ -13,7 +13,7 @@ sentence with as many tokens as its query is that query with a slot for each tok
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,33 +27,34 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.rows import check_query
-from penumbra.tasks.negatives.checks import TRAINING, normal_form
+from penumbra.tasks.negatives.checks import TRAINING, normal_form, sentence_fault
 from penumbra.tasks.negatives.files import Entry, NegativesError, read_entries
 from penumbra.tasks.negatives.parameters import NegativeSource
-from penumbra.tasks.negatives.providers import MaskedQuery, Slot
-from penumbra.tasks.negatives.selection import LEVELS, STAGE, Chooser, Choosing, rows_for_display
+from penumbra.tasks.negatives.reviews import EDIT, REJECTED, REVIEWER
+from penumbra.tasks.negatives.selection import LEVELS, STAGE, Chooser, Choosing, candidate_of, rows_for_display
 from penumbra.tasks.stage import Stage, read_part, run
 from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
-from penumbra.tasks.text.tags import load_pipeline
+from penumbra.tasks.text.relations import Tokens
 from penumbra.tasks.text.wordnet import wordnet_inputs
 
 BLOCK = 512  # queries compared with all others at once
 TOO_FEW = "no training query is that far down"
 IMPORTED = "imported"
-SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no meaning if the template is not kept
 Row = dict[str, Any]
-Tokens = Sequence[Mapping[str, Any]]
 
 
 class Sentence(NamedTuple):
-    """A negative of a query at a level; `model` names its origin, `changes` what `clean_text` changed."""
+    """A negative of a query at a level; `model` names its origin, `changes` what `clean_text` changed.
+
+    `verdict` is that of a reviewer who accepted the sentence or wrote it, or ''.
+    """
 
     qid: str
     level: int
     text: str
     model: str
     changes: tuple[str, ...] = ()
+    verdict: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class SentenceNegatives(Stage):
     sourcing: NegativeSource
     choosing: Choosing
     encoding: Encoding
+    reviews: tuple[Artifact, ...] = ()
 
     @property
     def on_device(self) -> bool:
@@ -101,12 +103,8 @@ class SentenceNegatives(Stage):
     @cached_property
     def chooser(self) -> Chooser:
         """The chooser, whose checks are applied."""
-        return Chooser.load(self.annotations, self.tags, self.dictionary, self.choosing, self.encoding)
-
-    @cached_property
-    def tokeniser(self) -> Any:
-        """The tokeniser of the pipeline that tagged the queries."""
-        return load_pipeline(str(Store().manifest(self.tags).parameters["spacy_model"])).make_doc
+        shared = self.annotations, self.tags, self.dictionary, self.choosing, self.encoding
+        return Chooser.load(*shared, self.reviews)
 
     @cached_property
     def vectors(self) -> dict[str, Vectors]:
@@ -129,12 +127,13 @@ class SentenceNegatives(Stage):
         queries = {row["qid"]: row for row in rows if row["split"] == TRAINING}
         videos = self.chooser.queries_of_videos(annotations)
         sentences, rejected = self.sentences(piece, list(queries.values()), videos)
+        sentences = self._with_approved(sentences, queries, videos)
         pairs = zip(tags["qid"].to_pylist(), tags["tokens"], strict=True)
         tokens = {qid: parsed.as_py() for qid, parsed in pairs if qid in queries}
         rows = [self._row(queries[it.qid], tokens[it.qid], it, videos[queries[it.qid]["vid"]]) for it in sentences]
         fresh = sorted({text for row in rows for text in (row["negative"], row["query"])} - self.vectors.keys())
         vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
-        words = {row["negative"]: [token.lower_ for token in self.tokeniser(row["negative"])] for row in rows}
+        words = {row["negative"]: [token.lower() for token in self.chooser.tokenise(row["negative"])] for row in rows}
         words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
         natural, last = self.chooser.plausibility.score(words), dict[str, float]()
         for row in rows:
@@ -145,27 +144,33 @@ class SentenceNegatives(Stage):
             last[row["qid"]] = min(cosine, last.get(row["qid"], np.inf))
             row |= {"similarity": cosine, "plausibility": natural[row["negative"]] - natural[row["query"]]}
         notes = Counter(f"negative: {change}" for sentence in sentences for change in sentence.changes)
+        notes.update(f"by a reviewer, level {it.level}: {it.verdict}" for it in sentences if it.verdict)
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
 
+    def _with_approved(
+        self, sentences: Sequence[Sentence], queries: Mapping[str, Row], videos: Mapping[str, set[str]]
+    ) -> list[Sentence]:
+        """Return the sentences; what a reviewer accepted or wrote takes the place of its query's at that level."""
+        by_query = defaultdict[str, dict[int, Sentence]](dict)
+        for sentence in sentences:
+            by_query[sentence.qid][sentence.level] = sentence
+        checks, verdicts = self.chooser.checks, self.chooser.verdicts
+        for qid, query in queries.items():
+            for level, several in verdicts.approved(qid, query["query"], self.sourcing.source).items():
+                for candidate in map(candidate_of, several):
+                    others = {normal_form(it.text) for at, it in by_query[qid].items() if at != level}
+                    fault = checks.leakage.refusal(candidate.text, query["query"], videos[query["vid"]], checks.names)
+                    if not fault and normal_form(candidate.text) not in others:
+                        approved = Sentence(qid, level, candidate.text, candidate.model, verdict=candidate.verdict)
+                        by_query[qid][level] = approved
+                        break
+        return [by_query[qid][level] for qid in queries for level in sorted(by_query[qid])]
+
     def _row(self, query: Row, tokens: Tokens, sentence: Sentence, queries: set[str]) -> Row:
-        slots, words = changed_slots(tokens, [token.text for token in self.tokeniser(sentence.text)])
-        masked = MaskedQuery(sentence.qid, list(tokens), (slots,) * sentence.level)  # type: ignore[arg-type]
-        results = self.chooser.checks.results(masked, sentence.level, queries, words, sentence.text)
-        passed = [name for name, reason in results if not reason]
+        words, checks = self.chooser.check_sentence(sentence.qid, tokens, sentence.level, queries, sentence.text)
         about = {"qid": sentence.qid, "level": sentence.level, "query": query["query"], "negative": sentence.text}
-        checks = passed if "template" in passed else [name for name in passed if name not in SLOT_CHECKS]
-        made = {"words": list(words), "provider": self.sourcing.source, "model": sentence.model}
-        return {**about, **made, "checks": checks}
-
-
-def changed_slots(tokens: Tokens, others: Sequence[str]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
-    """Return a slot for each token that differs, and the words in the slots; none if the numbers of tokens differ."""
-    if len(tokens) != len(others):
-        return (), ()
-    pairs = enumerate(zip(tokens, others, strict=True))
-    apart = [(at, token, other.lower()) for at, (token, other) in pairs if token["text"].lower() != other.lower()]
-    slots = [Slot(at, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for at, t, _ in apart]
-    return tuple(slots), tuple(other for _, _, other in apart)
+        provider = REVIEWER if sentence.verdict == EDIT else self.sourcing.source
+        return {**about, "words": list(words), "provider": provider, "model": sentence.model, "checks": checks}
 
 
 # -- the nearest queries ----------------------------------------------------------------------------------------------
@@ -223,12 +228,18 @@ class NearestNegatives(SentenceNegatives):
             vectors = np.stack([self.vectors[row["query"]] for row in block])
             cosines = (vectors @ self.candidates.vectors.T).round(4)
             for query, near in zip(block, cosines, strict=True):
-                texts = self.candidates.ranked(near, videos[query["vid"]], self.choosing.ceiling, ranks)
+                forbidden = videos[query["vid"]] | self._rejected(query)
+                texts = self.candidates.ranked(near, forbidden, self.choosing.ceiling, ranks)
                 model = self.encoding.sentence_model
                 sentences += [Sentence(query["qid"], level, text, model) for level, text in enumerate(texts, 1)]
                 for level in range(len(texts) + 1, len(ranks) + 1):
                     rejected.append(rejection(query["qid"], STAGE, TOO_FEW, f"level {level}: {query['query']}"))
         return sentences, rejected
+
+    def _rejected(self, query: Row) -> set[str]:
+        """Return the lemmatised sentences of a query that reviewers rejected."""
+        rejected = self.chooser.verdicts.rejected(query["qid"], query["query"])
+        return {self.chooser.leakage.lemmatised(text) for text in rejected}
 
 
 # -- the negatives of a file ------------------------------------------------------------------------------------------
@@ -236,12 +247,15 @@ class NearestNegatives(SentenceNegatives):
 
 @dataclass(frozen=True)
 class ImportedNegatives(SentenceNegatives):
-    """The negatives of a file."""
+    """The negatives of a file, or of the artifact that such a file became."""
+
+    imported: Artifact | None = None
 
     @property
     def path(self) -> Path:
-        """The file."""
-        return Path(self.sourcing.file).expanduser()
+        """The file; of an artifact only its name is known."""
+        name = Store().manifest(self.imported).parameters["file"] if self.imported else self.sourcing.file
+        return Path(name).expanduser()
 
     def parameters(self) -> dict[str, Any]:
         """Return the source, the settings of the checks, and the file's name."""
@@ -249,6 +263,8 @@ class ImportedNegatives(SentenceNegatives):
 
     def inputs(self) -> dict[str, str]:
         """Return the digest of the file; raise `NegativesError` if the file of negatives can't be read."""
+        if self.imported:
+            return super().inputs()
         try:
             return super().inputs() | {"negatives": file_digest(self.path)}
         except OSError as error:
@@ -267,7 +283,7 @@ class ImportedNegatives(SentenceNegatives):
         Raises `NegativesError` if there are only the latter: then the file belongs to another data set.
         """
         by_query = defaultdict[str, list[Entry]](list)
-        for entry in read_entries(self.path):
+        for entry in self._entries_of(self.imported) if self.imported else read_entries(self.path):
             by_query[entry.qid if self.splits.get(entry.qid) == TRAINING else ""].append(entry)
         if not by_query.keys() - {""}:
             first = next(entry.qid for entry in by_query[""] if not entry.fault)
@@ -275,6 +291,12 @@ class ImportedNegatives(SentenceNegatives):
                 f"{self.path}: no qid is of a training query of {self.dataset}, the first is {first!r:.80}"
             )
         return {qid: sorted(entries, key=lambda entry: entry.level) for qid, entries in by_query.items()}
+
+    def _entries_of(self, imported: Artifact) -> Iterator[Entry]:
+        for part in Store().parts(imported, ["qid", "level", "negative"]):
+            for row in part.to_pylist():
+                place = f"level {row['level']}: {row['negative']}"
+                yield Entry(place, row["qid"], row["level"], row["negative"])
 
     def sentences(
         self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
@@ -288,7 +310,9 @@ class ImportedNegatives(SentenceNegatives):
         for query in queries:
             levels = set[int]()
             for entry in self.entries.get(query["qid"], ()):
-                if reason := entry.fault or refusal(entry, query["query"], levels):
+                is_rejected = self.chooser.verdicts.rejects(entry.qid, query["query"], entry.text)
+                reason = entry.fault or refusal(entry, query["query"], levels)
+                if reason := reason or (REJECTED if is_rejected else ""):
                     rejected.append(rejection(entry.qid, STAGE, reason, entry.value))
                 else:
                     levels.add(entry.level)
@@ -302,11 +326,9 @@ def refusal(entry: Entry, query: str, levels: set[int]) -> str:
         return "level is not 1, 2 or 3"
     if entry.level in levels:
         return "its query has another of this level"
-    if fault := check_query(entry.text):
-        return fault.replace("query", "negative", 1)
     if entry.query and normal_form(entry.query) != normal_form(query):
         return "its query is not what the data set has under its qid"
-    return "equals its query" if normal_form(entry.text) == normal_form(query) else ""
+    return sentence_fault(entry.text, query)
 
 
 def make_sentence_negatives(
@@ -317,19 +339,29 @@ def make_sentence_negatives(
     sourcing: NegativeSource,
     choosing: Choosing,
     encoding: Encoding,
+    reviews: tuple[Artifact, ...] = (),
 ) -> Artifact:
     """Return negatives that are whole sentences; without the name of a file those that were imported last.
 
     Raises `ArtifactError` if none were imported.
     """
-    if sourcing.source == IMPORTED and not sourcing.file:
-        store, dataset = Store(), annotations.dataset
-        for manifest in reversed(store.find(dataset, STAGE)):
-            if manifest.parameters.get("source") == IMPORTED and annotations in manifest.parents:
-                return store.reference(manifest)
-        raise ArtifactError(
-            f"no negatives of {dataset} were imported: penumbra run import-negatives {dataset} --param file=…, or name "
-            "the file with sourcing.file"
-        )
-    kind = ImportedNegatives if sourcing.source == IMPORTED else NearestNegatives
-    return run(kind(annotations, tags, dictionary, embeddings, sourcing, choosing, encoding))
+    shared = annotations, tags, dictionary, embeddings, sourcing, choosing, encoding, reviews
+    if sourcing.source != IMPORTED:
+        return run(NearestNegatives(*shared))
+    if sourcing.file:
+        return run(ImportedNegatives(*shared))
+    store, dataset = Store(), annotations.dataset
+    for manifest in reversed(store.find(dataset, STAGE)):
+        if manifest.parameters.get("source") == IMPORTED and annotations in manifest.parents:
+            imported = store.reference(manifest)
+            return run(ImportedNegatives(*shared, first_import(imported))) if reviews else imported
+    raise ArtifactError(
+        f"no negatives of {dataset} were imported: penumbra run import-negatives {dataset} --param file=…, or name "
+        "the file with sourcing.file"
+    )
+
+
+def first_import(imported: Artifact) -> Artifact:
+    """Return the negatives as they were imported, before any review."""
+    parents = Store().manifest(imported).parents
+    return next((parent for parent in parents if parent.stage == STAGE), imported)

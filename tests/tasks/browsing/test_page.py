@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.browsing.gather import gather
 from penumbra.tasks.browsing.page import policy, write_page
+from penumbra.tasks.negatives.reviewing import read_review
 from tests.browser import Page, browser, needs_chromium
 from tests.films import film
 from tests.rows import DATASET, annotation, build, negative, prediction, run_of
@@ -19,7 +21,22 @@ HOSTILE = "</script></template><img src=http://x.test/a onerror=alert(1)><script
 HOSTILE += "<a href=javascript:hacked=1>\u202egnp.\u202c \u2067 \x00\x07 {{7*7}} \" onload=alert(2) ' \ud7ff &lt;"
 HUGE = "a very long word " * 20_000 + "x" * 50_000
 MANY = 10_000
-KEYS = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "Home": 36, "End": 35, "/": 191, "j": 74, "k": 75}
+KEYS = {
+    "a": 65,
+    "r": 82,
+    "e": 69,
+    "ArrowLeft": 37,
+    "ArrowRight": 39,
+    "Enter": 13,
+    "Escape": 27,
+    "ArrowDown": 40,
+    "ArrowUp": 38,
+    "Home": 36,
+    "End": 35,
+    "/": 191,
+    "j": 74,
+    "k": 75,
+}
 WIDE, NARROW = (1600, 1000), (400, 800)
 
 
@@ -144,7 +161,13 @@ class TestUsual:
 
     @pytest.fixture
     def page(self, tab: Page, usual: Path) -> Shown:
-        return Shown(tab, usual)
+        page = Shown(tab, usual)
+        assert page.texts("#count") == ["2 of 4 queries · with predictions · split test, composition"] or (
+            page.texts("#count") == ["2 of 4 queries · with predictions · split composition, test"]
+        )
+        page.choose("which", "")
+        page("document.getElementById('list').focus()")
+        return page
 
     def test_a_query_is_shown_with_its_negatives_and_its_rejections(self, page: Shown) -> None:
         assert page.queries()[0] == "a person opens the door."
@@ -155,7 +178,7 @@ class TestUsual:
         assert page.texts("#row-1 .refused") == ["negatives: leaks a test query"]
         assert page("document.querySelector('#row-0 .bar i').style.left") == "25%"
         assert page("document.querySelector('#row-0 .bar i').style.width") == "25%"
-        assert page.texts("#count") == ["4 queries"]
+        assert page.texts("#count") == ["4 queries · split train, composition, test"]
         assert page.texts("#row-0 mark") == ["shuts", "cow shuts", "cow shuts", "moon"]
         assert page.texts("#row-0 .was") == ["person opens", "door"], "the words that the last level changes"
 
@@ -253,6 +276,7 @@ def test_hostile_texts_do_nothing(
     refused = [(qid, HOSTILE, text) for qid in (HOSTILE, "nobody") for text in (HOSTILE, f"level 2: {HUGE}")]
     build(store, "negatives", rows, (annotations,), refused)
     page = Shown(tab, written(store, tmp_path), *size)
+    page.choose("which", "")
     for row in range(4):
         page(f"document.getElementById('row-{row}').click()")
         page.settle()
@@ -275,6 +299,126 @@ def test_hostile_texts_do_nothing(
     assert asked_for == {(tmp_path / "page.html").as_uri()}
     assert page.events("Log.entryAdded") == [], "the policy had nothing to refuse"
     assert page.events("Runtime.exceptionThrown") == []
+
+
+NOTHING_IS_STORED = "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('denied'); }})"
+EVIL = "</script><img src=x onerror=alert(1)>\u2028{{7*7}}"
+
+
+@needs_chromium
+@pytest.mark.slow
+class TestReview:
+    """A reviewer judges by keys and by mouse; the browser keeps the verdicts, and the command takes the file."""
+
+    @pytest.fixture
+    def file(self, store: Store, tmp_path: Path) -> Path:
+        queries = [
+            annotation("a1", "a person opens the door."),
+            annotation("b1", "no negative."),
+            annotation("c1", EVIL),
+        ]
+        annotations = build(store, "annotations", queries)
+        tags = build(store, "tags", [{"qid": row["qid"], "tokens": []} for row in queries])
+        rows = [negative("a1", 1, "a person shuts the door.", queries[0]["query"])]
+        rows += [negative("a1", level, f"a cow {level}", queries[0]["query"]) for level in (2, 3)]
+        rows += [negative("c1", level, f"{EVIL} {level}", EVIL) for level in (1, 2)]
+        build(store, "negatives", rows, (annotations, tags))
+        return written(store, tmp_path)
+
+    def focused(self, page: Shown) -> str:
+        [text] = page.texts(".card.focused .full")
+        return text
+
+    def downloaded(self, page: Shown, folder: Path) -> list[dict[str, Any]]:
+        page.tab.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+        page("document.getElementById('reviewer').value = ''")
+        page("document.getElementById('save').click()")
+        assert page.texts("#kept") == ["Type your name first: the file names its reviewer."]
+        assert page("document.activeElement.id") == "reviewer"
+        page.tab.type("ann")
+        page("document.getElementById('save').click()")
+        [told] = page.texts("#kept")
+        file = folder / told.rpartition(" ")[2]
+        deadline = time.monotonic() + 30
+        while not file.is_file() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+
+    def test_by_keys_and_by_mouse(self, store: Store, tab: Page, file: Path, tmp_path: Path) -> None:
+        page = Shown(tab, file)
+        assert page.queries() == ["a person opens the door.", EVIL], "it opens on those with negatives"
+        assert page.texts("#count") == ["2 of 3 queries · with negatives · split train"]
+        assert page("document.getElementById('save').disabled") is True
+        assert "a accept, r reject, e edit" in page.texts("#review span")[0]
+        page.press("a", "r", "e")
+        assert page("document.activeElement.className") == "rewrite"
+        page("document.activeElement.value = ''")
+        page.tab.type("a cow reads <b>r</b>.")
+        page.press("Enter")
+        assert self.focused(page) == f"{EVIL} 1", "on to the next query's"
+        assert page.texts("#verdicts") == ["1 accepted, 1 rejected, 1 edited"]
+        assert page.texts("#row-0 .verdict") == ["✓ ", "✗ ", "✎ "]
+        page("document.querySelectorAll('.card')[1].querySelector('.reject').click()")
+        page.press("ArrowLeft")
+        assert self.focused(page) == f"{EVIL} 1"
+        page.press("e")
+        page.tab.type(" nothing")
+        page.press("Escape")
+        assert page.texts("#verdicts") == ["1 accepted, 2 rejected, 1 edited"], "an edit that is given up is none"
+        page.press("a", "ArrowLeft", "a")
+        assert page.texts("#verdicts") == ["1 accepted, 2 rejected, 1 edited"], "the same key again takes it back"
+        header, *rows = self.downloaded(page, tmp_path)
+        key = store.newest(DATASET, "negatives").key
+        expected = {"dataset": DATASET, "stage": "negatives", "key": key, "reviewer": "ann"}
+        assert {name: header[name] for name in expected} == expected
+        given = [(row["qid"], row["level"], row["negative"], row["verdict"], row.get("edited")) for row in rows]
+        assert given == [
+            ("a1", 1, "a person shuts the door.", "accept", None),
+            ("a1", 2, "a cow 2", "reject", None),
+            ("a1", 3, "a cow 3", "edit", "a cow reads <b>r</b>."),
+            ("c1", 2, f"{EVIL} 2", "reject", None),
+        ]
+        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", row["time"]) for row in rows)
+        assert page("document.querySelectorAll('#detail b, #detail img, #rows b').length") == 0
+        assert page.events("Runtime.exceptionThrown") == page.events("Log.entryAdded") == []
+        again = Shown(tab, file)
+        assert again.texts("#verdicts") == ["1 accepted, 2 rejected, 1 edited"], "the browser keeps them"
+        assert again("document.getElementById('reviewer').value") == "ann"
+        review = read_review(store, next(tmp_path.glob("*.review.jsonl")), DATASET)
+        assert [row["verdict"] for row in review.rows] == ["accept", "reject", "edit", "reject"]
+
+    def test_a_browser_that_keeps_nothing_says_so(self, tab: Page, file: Path, tmp_path: Path) -> None:
+        tab.call("Page.enable")
+        number = tab.call("Page.addScriptToEvaluateOnNewDocument", source=NOTHING_IS_STORED)["identifier"]
+        try:
+            page = Shown(tab, file)
+            line = "This browser keeps nothing of this page (a private window?): save the review before you close it."
+            assert page.texts("#kept") == [line]
+            page.press("r")
+            assert page.texts("#verdicts") == ["0 accepted, 1 rejected, 0 edited"]
+            assert page.texts("#kept") == [line]
+            assert len(self.downloaded(page, tmp_path)) == 2
+        finally:
+            tab.call("Page.removeScriptToEvaluateOnNewDocument", identifier=number)
+
+    @pytest.mark.parametrize("runs", [0, 2])
+    def test_heads_stand_over_their_columns(self, store: Store, tab: Page, tmp_path: Path, runs: int) -> None:
+        page = Shown(tab, written(store, tmp_path, *some(store)[:runs]))
+        page.choose("which", "")
+        right = "(it => Math.round(it.getBoundingClientRect().right))(document.querySelector({}))"
+        left = right.replace("right", "left")
+        heads, row = "#captions .line:not(.run)", "#row-0 .line"
+        for side, head, cell in (
+            (left, f"{heads} span:nth-child(2)", f"{row}:not(.run) .who"),
+            (right, f"{heads} span:nth-child(3)", f"{row} .cosine .number"),
+            (right, f"{heads} span:nth-child(4)", f"{row} .plausibility"),
+            (right, "#captions .tag", "#row-0 .tag"),
+            (right, "#captions .seconds", "#row-0 .seconds"),
+            *([(left, "#captions .run span:nth-child(2)", "#row-2 .run .bar")] if runs else []),
+        ):
+            assert page(side.format(json.dumps(head))) == pytest.approx(page(side.format(json.dumps(cell))), abs=3), (
+                head
+            )
 
 
 @needs_chromium
