@@ -57,7 +57,7 @@ class Verdicts:
         for (qid, query, text), by_reviewer in by_sentence.items():
             several = list(by_reviewer.values())
             if len({(row["verdict"], row["edited"]) for row in several}) > 1:
-                verdicts = {row["reviewer"]: row["verdict"] for row in several}
+                verdicts = {name: by_reviewer[name]["verdict"] for name in sorted(by_reviewer)}
                 self.disagreements.append(Disagreement(qid, several[0]["negative"], verdicts))
             if any(row["verdict"] == REJECT for row in several):
                 self._rejected[qid].add((query, text))
