@@ -3,7 +3,7 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -148,13 +148,13 @@ def export(
 
 def quality(
     negatives: Annotated[
-        str,
+        list[str] | None,
         typer.Argument(
-            metavar="FILE",
+            metavar="[FILE]…",
             help="Negatives of any origin: DATASET/negatives or DATASET/fills, with /KEY if need be, or a file or "
             "folder in SHINE's form or with one negative in each row: JSON lines, CSV, TSV or Parquet.",
         ),
-    ],
+    ] = None,
     dataset: Annotated[
         str | None,
         typer.Option(help="Data set with the annotations of a file; default: the one that has its first query."),
@@ -166,15 +166,75 @@ def quality(
         str | None, typer.Option(help="The language model that judges: a name on the hub, a folder or a GGUF file.")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="Write the tables as markdown, too.")] = None,
+    blind: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="ROWS",
+            help="Write a sheet of so many negatives of all FILEs for people to judge, without their origins, and a "
+            "key beside it; needs --output.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="With --blind: another seed draws other negatives.")] = 0,
+    score: Annotated[
+        Path | None, typer.Option(metavar="SHEET", help="Score a sheet that people have filled in.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="With --blind: the sheet, a .csv file. With --score: a .csv or .json file.")
+    ] = None,
 ) -> None:
-    """Evaluate the quality of any negatives: each figure by level and provider, with intervals and a control."""
+    """Evaluate the quality of any negatives: a verdict, and each figure by level and provider, with intervals.
+
+    With --blind and --score, people judge: shuffled negatives of several origins, whose origin they do not see.
+    """
+    if score:
+        if negatives or blind:
+            raise typer.BadParameter("--score takes neither FILE nor --blind: the key beside the sheet has the origins")
+        _score(score, output)
+        return
+    if not negatives:
+        raise typer.BadParameter("name negatives: DATASET/negatives, or a file; or a filled sheet with --score")
+    if blind:
+        if not output or output.suffix.lower() != ".csv":
+            raise typer.BadParameter("--blind needs --output with the sheet to write, as in --output sheet.csv")
+        from penumbra.artifacts.store import Store
+        from penumbra.tasks.negatives.quality.blind import write_sheet
+
+        for line in write_sheet(Store(), negatives, blind, seed, output):
+            print_line(line)
+        return
+    if output:
+        raise typer.BadParameter("--output belongs to --blind or --score; the tables are written with --page")
+    _evaluate(negatives, dataset, {"sample": sample, "language_model": model}, page)
+
+
+def _evaluate(negatives: list[str], dataset: str | None, settings: dict[str, Any], page: Path | None) -> None:
+    """Print the report on each of the negatives; write its page if that is asked."""
+    if page and len(negatives) > 1:
+        raise typer.BadParameter("--page takes one FILE")
     from penumbra.tasks.negatives.quality.command import evaluate_reference
 
-    report = evaluate_reference(negatives, dataset, {"sample": sample, "language_model": model})
-    if page:
-        page.write_text(report.page, encoding="utf-8")
-    for title, (header, rows) in report.tables:
+    for reference in negatives:
+        report = evaluate_reference(reference, dataset, settings)
+        if page:
+            page.write_text(report.page, encoding="utf-8")
+        for title, (header, rows) in report.tables:
+            print_table(header, rows, title)
+        for note in report.notes:
+            print_line(f"note: {note}")
+        sys.stdout.write(f"{report.artifact.path}\n")
+
+
+def _score(sheet: Path, output: Path | None) -> None:
+    """Print the figures of a filled sheet, and write them if that is asked."""
+    from penumbra.tasks.negatives.quality.blind import score_lines, score_sheet
+
+    if output and output.suffix.lower() not in (".csv", ".json"):
+        raise typer.BadParameter("--output of --score is a .csv or .json file")
+    scores = score_sheet(sheet)
+    for title, (header, rows) in scores.tables:
         print_table(header, rows, title)
-    for note in report.notes:
+    for note in scores.notes:
         print_line(f"note: {note}")
-    sys.stdout.write(f"{report.artifact.path}\n")
+    if output:
+        write_text(score_lines(scores.rows, output.suffix.lower() == ".json"), output)
