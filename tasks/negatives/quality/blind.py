@@ -69,7 +69,7 @@ class Scores:
     """Figures of a filled sheet: rows for a file, and tables for people."""
 
     rows: list[dict[str, Any]]
-    tables: list[tuple[str, tuple[Sequence[str], list[tuple[str, ...]]]]]
+    tables: Sequence[tuple[str, tuple[Sequence[str], list[tuple[str, ...]]]]]
     notes: list[str]
 
 
