@@ -79,7 +79,7 @@ def test_bad_rows_are_rejected_with_their_reasons(built: tuple[Store, Artifact])
     assert rows["B0_train_3"]["reason"] == "window ends before it begins"
     assert rows["B0_train_4"]["reason"] == "query has no primitive to mask"
     notes = store.manifest(store.newest("dirty", "annotations")).notes
-    assert notes == {"blanks around the query removed": 1, "window clipped to the video's end": 1}
+    assert notes == {"query: blanks around the text removed": 1, "window clipped to the video's end": 1}
 
 
 def test_every_query_has_one_negative_a_level_or_a_reason(built: tuple[Store, Artifact]) -> None:
