@@ -263,13 +263,17 @@ def log_probabilities(texts: Sequence[tuple[str, str]], reference: Reference) ->
 
 
 def put_plausibility(
-    rows: Sequence[Negative], randoms: Sequence[Negative], reference: Reference, figures: Figures
+    rows: Sequence[Negative],
+    randoms: Sequence[Negative],
+    reference: Reference,
+    figures: Figures,
+    metric: str = "plausibility",
 ) -> None:
     """Add plausibility in comparison with these random fills, of the rows that have one."""
     fills = {(row.qid, row.level): row.negative for row in randoms}
     filled = [row for row in rows if (row.qid, row.level) in fills]
     texts = [(r.vid, text) for r in filled for text in (r.negative, fills[r.qid, r.level], r.query)]
-    put_place_between(filled, log_probabilities(texts, reference).reshape(-1, 3), "plausibility", figures)
+    put_place_between(filled, log_probabilities(texts, reference).reshape(-1, 3), metric, figures)
 
 
 def put_likelihood(

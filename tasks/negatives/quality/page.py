@@ -33,6 +33,7 @@ MEASURES = {
     "blind_auc": "blind AUC (1- and 2-grams)",
     "blind_auc.characters": "blind AUC, character n-grams",
     "plausibility": "plausibility",
+    "plausibility.examples": "plausibility under WordNet's examples",
     "attested_relations": "attested relations",
     "attested_relations.above_random": "attested relations, above random fills",
 }

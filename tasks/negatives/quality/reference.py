@@ -1,10 +1,12 @@
 """The data set that negatives are evaluated against: its words, queries, labels and human text."""
 
+import gzip
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -110,6 +112,11 @@ class Reference:
             return None
         chosen = [(place, tokens[place]) for place in places]
         return tuple(Slot(i, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for i, t in chosen)
+
+
+def example_sentences() -> list[str]:
+    """Return WordNet's example sentences, which ship with the package (`workshop/sentences.py`)."""
+    return gzip.decompress((Path(__file__).parent / "sentences.txt.gz").read_bytes()).decode().splitlines()
 
 
 def _fold(vid: str) -> int:

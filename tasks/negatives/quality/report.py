@@ -46,7 +46,15 @@ from penumbra.tasks.negatives.quality.figures import (
 from penumbra.tasks.negatives.quality.measures import Measures, measure_all
 from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, FileNegatives, Negative
 from penumbra.tasks.negatives.quality.page import write_page
-from penumbra.tasks.negatives.quality.reference import MASK, Reference, read_human, read_reference, words_of
+from penumbra.tasks.negatives.quality.reference import (
+    MASK,
+    Human,
+    Reference,
+    example_sentences,
+    read_human,
+    read_reference,
+    words_of,
+)
 from penumbra.tasks.stage import Stage, build, run, side_effect_task
 from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
@@ -100,12 +108,14 @@ def put_samples(
     control_qids: set[str],
     model: str,
     judge: LanguageModel | None,
+    is_own: bool,
     reference: Reference,
     figures: Figures,
 ) -> None:
     """Add the figures of the rows, of a sample of `few` rows and of the control; `model` is the parser.
 
-    The language model `judge` reads what the control has. Figures that human text decides need enough of it.
+    The language model `judge` reads what the control has. Figures that human text decides need enough of it; without,
+    the shipped text judges if there is no language model, or if that has chosen the words itself (`is_own`).
     """
     randoms = list(random_fills(rows, reference))
     put_blind_auc(rows, "words", figures)
@@ -116,6 +126,9 @@ def put_samples(
         judged = [row for row in few if row.qid in control_qids]
         put_likelihood(judged, control, likelihoods([*judged, *control], judge), figures)
     if not has_human_text(reference):
+        if is_own or not judge:
+            other = replace(reference, human=[Human(example_sentences())])
+            put_plausibility(rows, randoms, other, figures, "plausibility.examples")
         return
     put_plausibility(rows, randoms, reference, figures)
     first = {row.qid: row for row in reversed(few)}.values()
@@ -162,23 +175,22 @@ def _weights(model: str) -> str:
     return model.partition("@")[0].rsplit("/", 1)[-1].partition(".Q")[0].lower()
 
 
-def _judge_notes(config: QualityConfig, judge: LanguageModel | None, own: set[str], reference: Reference) -> list[str]:
-    """Return who has judged, and how to get the judge that is not at hand."""
-    human = f"a trigram model of {len(reference.human[0].sentences):,} other sentences" if reference.human else ""
-    has_human = has_human_text(reference)
+def _judge_note(config: QualityConfig, judge: LanguageModel | None, own: set[str], reference: Reference) -> str:
+    """Return who judges, and how to get the judge that is not at hand."""
+    number = f"{len(reference.human[0].sentences):,} other sentences" if has_human_text(reference) else ""
+    trigrams = f"a trigram model of {number or 'the examples in WordNet'}"
     if not judge:
         how = f"`{INSTALL}`" if config.language_model == SMALL_MODEL else f"`hf download {config.language_model}`"
-        second = f"; the verdict is that of {human}" if has_human else "; there is no verdict"
-        return [
-            f"likelihood is left out, for the language model {config.language_model} is not at hand: {how} gets "
-            f"it{second}"
-        ]
+        return (
+            f"the verdict is that of {trigrams}, and likelihood is left out: the language model "
+            f"{config.language_model} is not at hand, {how} gets it"
+        )
     if not own:
-        return [f"the verdict is that of the language model {judge.name}, which has chosen none of the words"]
-    second = f"{human} decides with it" if has_human else "name another with --model (judging.language_model)"
-    return [
-        f"the language model {judge.name} judges, but it has chosen the words of {', '.join(sorted(own))}: {second}"
-    ]
+        return f"the verdict is that of the language model {judge.name}, which has chosen none of the words"
+    return (
+        f"the language model {judge.name} judges, but it has chosen the words of {', '.join(sorted(own))}: {trigrams} "
+        "decides with it; --model (judging.language_model) names another judge"
+    )
 
 
 def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosine: int, limits: set[int]) -> list[str]:
@@ -300,13 +312,13 @@ class Quality(Stage):
             else None
         )
         own = own_providers(self.negatives, judge.name) if judge else set[str]()
-        put_samples(rows, few, control_qids, str(model), judge, reference, figures)
+        put_samples(rows, few, control_qids, str(model), judge, bool(own), reference, figures)
         figures.put_verdicts(own)
         providers = measures["provider"].unique().to_pylist()
         if len(providers) == 1:  # a figure is found under the name of its provider, too
             figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
         part = Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows))
-        notes = _judge_notes(config, judge, own, reference)
+        notes = [_judge_note(config, judge, own, reference)]
         notes += _notes(reference, measures, columns, len(known) or len(few), {most, config.sample} - {0})
         if isinstance(self.negatives, ArtifactNegatives):
             counted = self.negatives.store.manifest(self.negatives.artifact).notes

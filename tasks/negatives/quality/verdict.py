@@ -25,7 +25,6 @@ HALF, WIDEST = 0.5, 1.0
 class Verdict(IntEnum):
     """The verdicts as the table `quality` has them; a higher one is better."""
 
-    OWN_JUDGE = -1
     TOO_FEW = 0
     RANDOM = 1
     LESS = 2
@@ -33,7 +32,6 @@ class Verdict(IntEnum):
 
 
 WORDS = {
-    Verdict.OWN_JUDGE: "not known: only the model that chose the words finds them natural",
     Verdict.TOO_FEW: "too few sentences to say",
     Verdict.RANDOM: "near random",
     Verdict.LESS: "less natural than the queries",
@@ -56,18 +54,14 @@ def verdict_of(naturalness: Estimate, sentences: int, videos: int) -> Verdict:
 def decide(votes: Mapping[str, Verdict], first: str, is_own: bool) -> Verdict | None:
     """Return the verdict of several judges by name; None without any.
 
-    The judge `first` decides alone, unless it has chosen the words itself (`is_own`): then the worse verdict counts,
-    and its own praise counts for nothing.
+    The judge `first` decides alone, unless it has chosen the words itself (`is_own`): then its praise counts for
+    nothing, and the worse verdict counts.
     """
     if first in votes and not is_own:
         return votes[first]
     bad = [vote for vote in votes.values() if vote in (Verdict.RANDOM, Verdict.LESS)]
-    if bad or not votes:
-        return min(bad, default=None)
     others = [vote for name, vote in votes.items() if name != first]
-    if others:
-        return min(others)
-    return Verdict.TOO_FEW if votes[first] is Verdict.TOO_FEW else Verdict.OWN_JUDGE
+    return min(bad or others, default=Verdict.TOO_FEW if votes else None)
 
 
 def verdict_table(

@@ -1,22 +1,21 @@
 """The verdict in words: its rule, what it says of known negatives, and which judge may say it."""
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
-from penumbra.tasks.negatives.language_model import LanguageModel
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.command import evaluate_reference
 from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, put_likelihood
-from penumbra.tasks.negatives.quality.negatives import Negative
+from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative
 from penumbra.tasks.negatives.quality.page import figure_tables, figures_by_name
 from penumbra.tasks.negatives.quality.reference import words_of
-from penumbra.tasks.negatives.quality.report import likelihoods
+from penumbra.tasks.negatives.quality.report import likelihoods, own_providers
 from penumbra.tasks.negatives.quality.verdict import Verdict, decide, verdict_line, verdict_of
 from tests import tiny_llama
 from tests.rows import annotation, build, negative
@@ -95,7 +94,7 @@ def test_the_rule(low: float, high: float, expected: Verdict) -> None:
         ({"a": NEAR_RANDOM, "b": NATURAL}, True, NEAR_RANDOM),
         ({"a": NATURAL, "b": NATURAL}, True, NATURAL),
         ({"a": NATURAL, "b": TOO_FEW}, True, TOO_FEW),
-        ({"a": NATURAL}, True, Verdict.OWN_JUDGE),
+        ({"a": NATURAL}, True, TOO_FEW),
         ({"a": NEAR_RANDOM}, True, NEAR_RANDOM),
         ({"a": TOO_FEW}, True, TOO_FEW),
         ({"b": LESS}, False, LESS),
@@ -116,54 +115,55 @@ def test_wilsons_interval() -> None:
 
 
 @pytest.fixture
-def own(store: Store, tmp_path: Path) -> tuple[Store, Path, str]:
-    """Negatives of a store, half of them by the model in a folder; the folder, and the artifact's reference."""
-    folder = tiny_llama.build(tmp_path / "tiny")
-    name = LanguageModel.load(str(folder)).name
-    queries = [annotation(f"v{i}", query, vid=f"v{i}") for i, query in enumerate(HUMAN)]
-    annotations = build(store, "annotations", queries)
-    tags = build(
-        store,
-        "tags",
-        [{"qid": row["qid"], "tokens": []} for row in queries],
-        [annotations],
-        parameters={"spacy_model": "en"},
-    )
+def negatives(store: Store, tmp_path: Path) -> Path:
+    """Negatives that a model has chosen, by their provider's name."""
     rows = [
-        negative(
-            row["qid"], 1, HUMAN[i - 1], row["query"], provider=("llama", "corpus")[i % 2], model=(name, "w")[i % 2]
-        )
-        for i, row in enumerate(queries)
+        {"qid": f"q{i}", "vid": f"v{i}", "level": 1, "query": query, "negative": HUMAN[i - 1], "provider": "llama"}
+        | {"masked_query": query.replace(query.split()[2], "<mask>")}
+        for i, query in enumerate(HUMAN)
     ]
-    build(store, "negatives", rows, [annotations, tags])
-    return store, folder, "mine/negatives"
+    path = tmp_path / "negatives.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
-def evaluate(reference: str, **settings: Any) -> tuple[list[str], list[str]]:
-    report = evaluate_reference(reference, None, {"resamples": 20, **settings})
-    return report.notes, [title for title, _ in report.tables]
+def evaluate(path: Path, model: str) -> tuple[dict[tuple[int, str, str], float], list[str]]:
+    report = evaluate_reference(str(path), None, {"resamples": 20, "language_model": model})
+    assert report.tables[0][0] == "verdict"
+    return figures_by_name(Store().table(report.artifact).to_pylist()), report.notes
 
 
 @pytest.mark.slow
-def test_the_report_names_the_judge_and_says_where_it_chose_the_words(own: tuple[Store, Path, str]) -> None:
-    _, folder, reference = own
-    notes, _ = evaluate(reference, language_model=str(folder))
-    assert any("tiny@" in note and "has chosen the words of llama: name another with --model" in note for note in notes)
+def test_a_judge_that_chose_the_words_has_another_beside_it(negatives: Path, tmp_path: Path) -> None:
+    figures, notes = evaluate(negatives, str(tiny_llama.build(tmp_path / "tiny")))
+    expected = "has chosen the words of llama: a trigram model of the examples in WordNet decides with it"
+    assert any("tiny@" in note and expected in note for note in notes)
+    assert {"naturalness.low", "plausibility.examples.low"} <= {metric for _, _, metric in figures}
     [left_out] = [note for note in notes if note.startswith("left out")]
     assert "blind AUC (needs 200" in left_out
     assert "attested relations (need 500 other sentences, there are 3" in left_out
+    assert (1, "all", "blind_auc") not in figures
+    assert (1, "all", "attested_relations") not in figures
 
 
 @pytest.mark.slow
-def test_a_judge_that_is_not_at_hand_is_one_line_with_the_remedy(own: tuple[Store, Path, str]) -> None:
-    _, _, reference = own
-    notes, tables = evaluate(reference, language_model="nobody/nothing")
-    expected = (
-        "likelihood is left out, for the language model nobody/nothing is not at hand: `hf download nobody/nothing` "
-        "gets it; there is no verdict"
-    )
-    assert expected in notes
-    assert "verdict" not in tables
+def test_a_judge_that_is_not_at_hand_is_one_line_with_the_remedy(negatives: Path) -> None:
+    figures, notes = evaluate(negatives, "nobody/nothing")
+    expected = "the language model nobody/nothing is not at hand, `hf download nobody/nothing` gets it"
+    assert any(expected in note and "a trigram model of the examples in WordNet" in note for note in notes)
+    assert (1, "all", "naturalness") not in figures
+
+
+@pytest.mark.slow
+def test_whose_words_an_artifact_has(store: Store) -> None:
+    queries = [annotation(f"q{i}", query) for i, query in enumerate(HUMAN)]
+    annotations = build(store, "annotations", queries)
+    tags = build(store, "tags", [], [annotations])
+    models = {"llama": "SmolLM2-135M-Instruct.Q4_1@b179c9523d0e", "corpus": "words", "openai": "gpt-4o"}
+    rows = [negative(f"q{i}", 1, "-", provider=name, model=model) for i, (name, model) in enumerate(models.items())]
+    source = ArtifactNegatives(store, build(store, "negatives", rows, [annotations, tags]))
+    assert own_providers(source, "HuggingFaceTB/SmolLM2-135M-Instruct@0123") == {"llama"}
+    assert own_providers(source, "gpt2") == set()
 
 
 def test_the_verdict_comes_first_on_every_page() -> None:
