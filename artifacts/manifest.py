@@ -149,7 +149,7 @@ class Work:
     `determines` are the parameters that enter the key, if these are not all: a parameter that has its default, or that
     does not change the content, is in the manifest only. `inputs` maps the name of each outside file or model to its
     SHA-256, and `files` the path of each such file to its status then. `unit` names what `taken` and `kept` count
-    ("query", "query and level", ...).
+    ("query", "query level", ...).
 
     """
 

@@ -20,7 +20,7 @@ from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.markdown import Markdown, code, markdown_table, plain, truncated
+from penumbra.artifacts.markdown import Markdown, code, counted, markdown_table, plain, truncated
 from penumbra.artifacts.schemas import for_display
 from penumbra.artifacts.store import Store
 
@@ -113,7 +113,7 @@ def publish_stage(
     rows = first_rows(store, artifact, manifest, shown=shown)
     name = "-".join([artifact.stage, *filter(None, [manifest.parameters.get("provider")])])
     if rows:
-        description = f"First {len(rows)} of {manifest.rows:,} rows. All: {code(artifact.path)}"
+        description = f"First {len(rows)} of {counted(manifest.rows, 'row')}. All: {code(artifact.path)}"
         create_table_artifact(rows, key=artifact_key("rows", artifact.dataset, name), description=description)
     create_markdown_artifact(
         stage_page(artifact, manifest),

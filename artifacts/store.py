@@ -51,7 +51,7 @@ USE = "use~"  # leases of runs that use artifacts of a data set begin so
 DRAFTS = "_drafts"  # folder of unfinished work on a part
 RECORD = "_records/part-{:05d}.json"  # a part's record
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft that a kill left
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int, int], None]
 Parts = Iterable[Callable[[], Part]]
 Measured = dict[str, float]
 Elsewhere = Callable[[list[int]], Iterable[Made]] | None  # makes these parts and yields each when it is done
@@ -212,7 +212,7 @@ class Store(Catalogue):
         parts: Parts,
         *,
         total: int = 0,
-        progress: Progress = lambda done, total: None,
+        progress: Progress = lambda done, total, made: None,
         waits: Callable[[str], None] = lambda holder: None,
         elsewhere: Elsewhere = None,
     ) -> Artifact:
@@ -222,7 +222,7 @@ class Store(Catalogue):
             work: what the key is a digest of
             parts: a function for each part, in order; it is called only if the part is to be made
             total: number of parts
-            progress: called with the numbers of finished and of all parts after each part
+            progress: called after each part with the numbers of finished parts, of all, and of those made now
             waits: called with the holder of the lease if there is another one
             elsewhere: makes parts in other processes, which write them (`write`)
 
@@ -252,7 +252,7 @@ class Store(Catalogue):
                 )
             records[made.number] = made.record
             measured.append(made.measured)
-            progress(len(records), total)
+            progress(len(records), total, len(measured))
         for index, make in enumerate(parts):
             if index in records:
                 continue
@@ -262,7 +262,7 @@ class Store(Catalogue):
                 record = self.write(artifact, index, part, work.files)
                 measured.append(part.measured)
             records[index] = record
-            progress(len(records), max(total, len(records)))
+            progress(len(records), max(total, len(records)), len(measured))
         self._finish(artifact, work, [records[index] for index in sorted(records)], started, measured)
 
     def _finish(

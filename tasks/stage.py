@@ -27,6 +27,7 @@ from prefect.futures import as_completed
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import FileStatus, noting_files
 from penumbra.artifacts.manifest import Artifact, Made, Manifest, Part, Work
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.prefect_ui import Rows, has_pages, publish_stage
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, processes, workers
@@ -282,7 +283,9 @@ def make(stage: Stage) -> Artifact:
             build(stage)
         manifest = store.manifest(artifact)
         time = f"{manifest.seconds:.1f} s"
-    counts = f"{manifest.taken:,} {stage.unit} in, {manifest.kept:,} out, {manifest.taken - manifest.kept:,} rejected"
+    counts = (
+        f"{counted(manifest.taken, stage.unit)} in, {manifest.kept:,} out, {manifest.taken - manifest.kept:,} rejected"
+    )
     logger().info("%s: %s; %s, %s", stage.label, counts, time, artifact.path)
     if has_pages():
         publish_stage(store, artifact, manifest, stage.shown)
@@ -301,7 +304,7 @@ def _check_refusals(store: Store, manifest: Manifest) -> None:
     refused = [(times, reason, it) for it in empty for reason, times in it.rejected.items()]
     times, reason, source = max(refused, key=lambda it: it[0], default=(0, "no reason", manifest))
     raise PenumbraError(
-        f"{manifest.stage}: nothing is left, {taken:,} {unit}: rejected, most often ({times:,} times): {reason}; "
+        f"{manifest.stage}: nothing is left of {counted(taken, unit)}; most often ({times:,} ×): {reason}; "
         f"{store.reference(source).path}/{REJECTED} lists each with its reason"
     )
 
@@ -311,12 +314,12 @@ def build(stage: Stage) -> Artifact:
     started = last = monotonic()
     finished = 0
 
-    def progress(done: int, total: int) -> None:
+    def progress(done: int, total: int, made: int) -> None:
         nonlocal last, finished
         tick(done - finished)
         now, finished = monotonic(), done
-        if now - last >= REPORT_EVERY:
-            last, left = now, (now - started) / done * (total - done)
+        if made and done < total and now - last >= REPORT_EVERY:
+            last, left = now, (now - started) / made * (total - done)  # parts that existed took no time
             logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left)
 
     def waits(holder: str) -> None:
@@ -335,7 +338,8 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
         return
     pool = running.pool
     number, each = (pool.gpus or pool.number, TASKS_A_DEVICE) if stage.on_device else (pool.number, TASKS_A_WORKER)
-    logger().info("%s: %d parts by %d workers", stage.name, len(missing), min(len(missing), number))
+    by = counted(min(len(missing), number), "worker")
+    logger().info("%s: %s by %s", stage.name, counted(len(missing), "part"), by)
     given = {"stage": stage, "artifact": stage.artifact, "files": stage.input_files, "host": platform.node()}
     futures: list[Any] = []
     with pool.on_gpu() if stage.on_device else nullcontext():

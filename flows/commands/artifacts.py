@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.tree import Tree
 
+from penumbra.artifacts.markdown import counted
 from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
     manifest = store.manifest(artifact)
     print_line(f"{artifact.dataset}/{artifact.stage}  {artifact.path}")
     print_line(
-        f"{manifest.rows:,} rows; {manifest.unit}: {manifest.taken:,} in, {manifest.kept:,} out, "
+        f"{counted(manifest.rows, 'row')}; {counted(manifest.taken, manifest.unit)} in, {manifest.kept:,} out, "
         f"{manifest.taken - manifest.kept:,} rejected; {manifest.seconds:.1f} s"
     )
     for title, counts in (("rejected", manifest.rejected), ("counted", manifest.notes)):
@@ -127,7 +128,9 @@ def verify(
         manifest = store.readable_manifest(artifact)
         for line in manifest.differences if manifest else ():
             print_line(f"{artifact.path}: {line}")
-    print_line(f"{finished} artifacts, {len(faults)} faults, {len(folders) - finished} not finished")
+    print_line(
+        f"{counted(finished, 'artifact')}, {counted(len(faults), 'fault')}, {len(folders) - finished} not finished"
+    )
     if faults:
         print_line(
             "The flow that made an artifact makes damaged parts again, and all of it after penumbra artifacts rm."
@@ -183,4 +186,4 @@ def rm(
         if not dry_run:
             store.remove(artifact)
         print_removed(artifact.path, size, dry_run)
-    print_line(f"{len(chosen)} artifacts")
+    print_line(counted(len(chosen), "artifact"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penumbra.artifacts.markdown import counted
 from penumbra.flows.commands.terminal import print_line, print_table
 
 if TYPE_CHECKING:
@@ -76,12 +77,12 @@ def init(
     merged = [place for query in queries for place in query.merged]
     if merged:
         print_line(
-            f"{len(table.rows):,} rows in, {len(queries):,} out, {len(merged):,} merged with earlier rows of the same "
-            f"sentence and video: {truncated(', '.join(merged), LISTED)}"
+            f"{counted(len(table.rows), 'row')} in, {len(queries):,} out, {len(merged):,} merged with earlier "
+            f"rows of the same sentence and video: {truncated(', '.join(merged), LISTED)}"
         )
     measured = complete_durations(queries, partial(_measure, video_folder))
     if measured:
-        print_line(f"duration: of {measured:,} videos decoded from {video_folder}")
+        print_line(f"duration: of {counted(measured, 'video')} decoded from {video_folder}")
     dataset = write_dataset(name, queries, _make_splits(queries, columns, test, seed, novel), force)
     own_file = folder / OWN_FILE
     if not own_file.exists():
@@ -148,7 +149,7 @@ def print_check(dataset: "Dataset") -> None:
     if checked.rejected:
         rows = ((reason, f"{count:,}", example) for reason, (count, example) in checked.rejected.items())
         print_table(("rejected", "rows", "the first"), rows)
-    for note in (*(f"{change}: {count:,} rows" for change, count in checked.changed.items()), *checked.notes):
+    for note in (*(f"{change}: {counted(count, 'row')}" for change, count in checked.changed.items()), *checked.notes):
         print_line(f"note: {note}")
     _print_queries_without_verb(checked.splits)
     if not any(split.usable for split in checked.splits if split.name == "train"):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from penumbra.artifacts.markdown import counted
 from penumbra.flows.commands.terminal import print_line, print_table, resumable
 from penumbra.flows.registry import FLOWS
 from penumbra.flows.server import PORT
@@ -109,7 +110,7 @@ def ablation(
     grid, plans = rows_of(**values)
     if dry_run:
         print_table(("row", "changes", "model", "negatives"), listing(plans), grid.title)
-        print_line(", ".join([f"{len(plans)} rows × {seeds} seeds", *(param or [])]))
+        print_line(", ".join([f"{counted(len(plans), 'row')} × {counted(seeds, 'seed')}", *(param or [])]))
         return
     with resumable():
         artifact = run_flow("ablation", dataset, changes)

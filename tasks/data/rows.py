@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 from unicodedata import category, normalize
 
-from penumbra.artifacts.markdown import truncated
+from penumbra.artifacts.markdown import counted, truncated
 from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
 from penumbra.tasks.data.english import foreign, language_of
 
@@ -224,7 +224,7 @@ def check(dataset: Dataset) -> CheckedDataset:
         if training and split is not training:
             videos = split.durations.keys() & training.durations.keys()
             queries = split.queries.keys() & training.queries.keys()
-            checked.notes += [f"{len(videos):,} videos of {split.name} are also in train"] * bool(videos)
-            note = f"{len(queries):,} queries of {split.name} are also in train, word for word"
+            checked.notes += [f"also in train: {counted(len(videos), 'video')} of {split.name}"] * bool(videos)
+            note = f"also in train, word for word: {counted(len(queries), 'query')} of {split.name}"
             checked.notes += [note] * bool(queries)
     return checked

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.processes import cores
 from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.files import VideoFolder
@@ -183,7 +184,7 @@ def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]
     if missing:
         raise FeatureError(
             f"{folder} holds no file of video {missing[0]!r}, and its rows have no duration: add the file, or a column "
-            f"by --duration ({len(missing):,} files are missing)"
+            f"by --duration ({counted(len(missing), 'file')} missing)"
         )
 
     def duration(path: Path, decoder: Decoder) -> float:

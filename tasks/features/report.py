@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import markdown_table
+from penumbra.artifacts.markdown import counted, markdown_table
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.features.simulated import remark_on
@@ -52,9 +52,9 @@ def outcome(store: Store, texts: Artifact, videos: Artifact) -> str:
     """Return how a run ended, in one line."""
     text_features, video_features = store.manifest(texts), store.manifest(videos)
     missing = video_features.taken - video_features.kept
-    kind = "simulated videos" if remark_on([videos]) else "videos"
-    line = f"features of {video_features.kept:,} {kind} and {text_features.kept:,} texts"
-    return f"{line}; {missing:,} videos have none" if missing else f"{line}; none is missing"
+    kind = "simulated video" if remark_on([videos]) else "video"
+    line = f"features of {counted(video_features.kept, kind)} and {counted(text_features.kept, 'text')}"
+    return f"{line}; {counted(missing, 'video')} without" if missing else f"{line}; none is missing"
 
 
 @side_effect_task("report")

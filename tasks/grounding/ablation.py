@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
-from penumbra.artifacts.markdown import markdown_table, plain
+from penumbra.artifacts.markdown import counted, markdown_table, plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
@@ -295,7 +295,7 @@ class Results:
         means = {label: np.mean(values) for label in self.labels if (values := self._values(label, split, METRICS[0]))}
         best = max(means, key=lambda label: means[label], default="")
         figure = f"; highest {METRICS[0]} on {split}: {best}, {means[best]:.2f}" if best else ""
-        return f"{self.grid.title}: {len(self.labels)} rows, {len(self.runs)} trainings{figure}"
+        return f"{self.grid.title}: {counted(len(self.labels), 'row')}, {counted(len(self.runs), 'training')}{figure}"
 
     def table(self) -> str:
         """Return the table: means over seeds, half of their 95 % intervals, and differences from the first row."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.markdown import counted
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -70,11 +71,13 @@ def align(predictions: Mapping[str, Rows], truth: Mapping[str, Rows]) -> Windows
     """
     for kind, names in (("prediction", truth.keys() - predictions), ("truth", predictions.keys() - truth)):
         if names:
-            raise EvaluationError(f"{len(names)} queries have no {kind}, the first is {min(names)}")
+            raise EvaluationError(f"no {kind} for {counted(len(names), 'query')}, the first is {min(names)}")
     for kind, rows in (("prediction", predictions), ("window", truth)):
         empty = [qid for qid, windows in rows.items() if not len(windows)]
         if empty:
-            raise EvaluationError(f"{len(empty)} queries have an empty list of {kind}s, the first is {min(empty)}")
+            raise EvaluationError(
+                f"an empty list of {kind}s for {counted(len(empty), 'query')}, the first is {min(empty)}"
+            )
     qids = tuple(truth)
     windows = Windows(qids, _padded([predictions[q] for q in qids], 3), _padded([truth[q] for q in qids], 2))
     wrong = np.isnan(windows.predicted).any(-1) & ~np.isnan(windows.predicted[..., 0])

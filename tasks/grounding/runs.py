@@ -249,7 +249,7 @@ def found_run(name: str, dataset: str | None = None) -> Run:
         return matching[0]
     names = {run.metrics.key: run.run for run in runs}
     Store().with_key(dataset, METRICS, name, lambda manifest: names[manifest.key])
-    raise ArtifactError(f"{len(matching)} runs match {name!r}: {', '.join(run.run for run in matching)}")
+    raise ArtifactError(f"several runs match {name!r}: {', '.join(run.run for run in matching)}")
 
 
 def remove(run: Run, dry_run: bool = False) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import markdown_table, plain
+from penumbra.artifacts.markdown import counted, markdown_table, plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
@@ -73,8 +73,8 @@ class Requests:
         price = price_of(settings)
         cost = f"${price.cost(prompt, completion) * settings.discount:.2f}" if price else "no price known"
         logger().info(
-            f"not sent: {settings.provider} ({settings.model}): {len(questions):,} queries in {len(requests):,} "
-            f"requests, about {prompt:,} + {completion:,} tokens, {cost}"
+            f"not sent: {settings.provider} ({settings.model}): {counted(len(questions), 'query')} in "
+            f"{counted(len(requests), 'request')}, about {prompt:,} + {completion:,} tokens, {cost}"
         )
         counts = (len(questions), len(requests), prompt, completion)
         return (settings.provider, settings.model, *(f"{count:,}" for count in counts), cost.lstrip("$"))
@@ -154,7 +154,9 @@ def check(clients: Sequence[Client], filling: Filling) -> None:
             "continue"
         )
     if waiting := sum(client.statistics.in_flight for client in clients if client.stopped == UNDER_WAY):
-        raise NotYetError(f"batch jobs with {waiting:,} requests are under way: run the same again to collect them")
+        raise NotYetError(
+            f"batch jobs with {counted(waiting, 'request')} are under way: run the same again to collect them"
+        )
     failed = [c for c in clients if c.stopped and not c.statistics.requests and c.statistics.done < c.statistics.total]
     if failed and len(failed) == len(filling.providers):
         reasons = "; ".join(f"{client.service.name}: {client.stopped}" for client in failed)

@@ -25,7 +25,7 @@ import yaml
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.files import draft_of
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import markdown_table, plain
+from penumbra.artifacts.markdown import counted, markdown_table, plain
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.negatives.files import inert
@@ -137,7 +137,7 @@ def _rows(store: Store, dataset: str, format_: str, warn: Warn) -> Iterator[Row]
         raise ArtifactError(f"{negatives.path} holds no negative: penumbra run build-negatives {dataset} says why")
     if incomplete:
         rest = "they are left out" if format_ == "shine" else "only what they have is written"
-        warn(f"{incomplete:,} of {queries:,} training queries have not all three levels: {rest}")
+        warn(f"{incomplete:,} of {counted(queries, 'training query')} lack some of the three levels: {rest}")
 
 
 def shortest_float(value: float) -> float:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from prefect.runtime import flow_run
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
@@ -106,7 +107,7 @@ class Fills(Stage):
 
     name = STAGE
     version = 2
-    unit = "query and level"
+    unit = "query level"
     may_be_empty = True  # other providers fill what one does not
 
     annotations: Artifact
@@ -163,7 +164,7 @@ class Fills(Stage):
             missing.difference_update(zip(rows["qid"].to_pylist(), rows["level"].to_pylist(), strict=True))
         if not missing:
             return Part(table_of(STAGE, []), 0, 0)
-        logger().warning("%d queries and levels were filled by no provider: corpus fills them", len(missing))
+        logger().warning("%s filled by no provider: corpus fills them", counted(len(missing), "query level"))
         qids = pa.array(sorted({qid for qid, _ in missing}), pa.string())
         part = fill_part(tags, masks.filter(pc.is_in(masks["qid"], qids)), self.filler, candidates)
         kept = [row for row in part.rows.to_pylist() if (row["qid"], row["level"]) in missing]

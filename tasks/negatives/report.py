@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penumbra.artifacts.manifest import Artifact, Part
-from penumbra.artifacts.markdown import bold, code, markdown_table
+from penumbra.artifacts.markdown import bold, code, counted, markdown_table
 from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.quality.figures import ALL
@@ -65,9 +65,9 @@ def outcome_line(store: Store, made: Negatives) -> str:
     fills = map(store.manifest, made.fills)
     substituted = sum(fill.kept for fill in fills if "substitutes" in fill.parameters)
     refused, rejected = read.taken - read.kept, negatives.taken - negatives.kept
-    parts = [f"{negatives.rows:,} negatives for {len(queries):,} of {training:,} training queries"]
-    parts += [f"{substituted:,} levels that no provider filled were offered corpus's words"] if substituted else []
-    parts += [f"{refused:,} of {read.taken:,} rows of the files were rejected"] if refused else []
+    parts = [f"{counted(negatives.rows, 'negative')} for {len(queries):,} of {counted(training, 'training query')}"]
+    parts += [f"{counted(substituted, 'level')} that no provider filled: offered corpus's words"] if substituted else []
+    parts += [f"{refused:,} of {counted(read.taken, 'row')} of the files rejected"] if refused else []
     for reason, times in Counter(negatives.rejected).most_common(1):
         parts.append(f"{rejected:,} rejected, {times:,} of them: {reason} (the table `rejected` has each)")
     parts += filter(None, [_verdict(store, made)])
@@ -93,11 +93,11 @@ def write_report(store: Store, made: Negatives) -> str:
     manifest = store.manifest(made.negatives)
     notes = sorted(manifest.notes.items(), key=lambda item: -item[1])
     candidates = ["## Candidates refused", markdown_table(("reason", "count"), notes)] if notes else []
-    outcome = f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**"
+    outcome = f"**{counted(manifest.rows, 'negative')}, {manifest.taken - manifest.kept:,} rejected.**"
     if made.masks:
         taken = store.manifest(made.masks).taken
         outcome = (
-            f"**{manifest.rows:,} negatives for {taken:,} training queries; {complete:,} queries "
+            f"**{counted(manifest.rows, 'negative')} for {counted(taken, 'training query')}; {complete:,} of them "
             f"({complete / max(1, taken):.1%}) have all three levels.**"
         )
     return "\n\n".join(

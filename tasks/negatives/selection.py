@@ -468,7 +468,7 @@ class ChosenNegatives(Stage):
 
     name = STAGE
     version = 6
-    unit = "query and level"
+    unit = "query level"
 
     annotations: Artifact
     tags: Artifact

@@ -63,7 +63,7 @@ class SentenceNegatives(Stage):
 
     name = STAGE
     version = 2
-    unit = "query and level"
+    unit = "query level"
 
     annotations: Artifact
     tags: Artifact

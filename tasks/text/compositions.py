@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import TypeVar
 
+from penumbra.artifacts.markdown import counted
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.queries import TRAINING, Label, in_order, share_of
 from penumbra.tasks.text.relations import Tokens, relations
@@ -87,7 +88,8 @@ def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, see
     for split in ("composition", "word"):
         if all(split != own for own, _ in splits):
             raise DatasetError(
-                f"no query can be held out for split {split!r}: {len(set(vids)):,} videos are too few or too similar; "
+                f"no query can be held out for split {split!r}: {counted(len(set(vids)), 'video')} "
+                "are too few or too similar; "
                 "raise --test, or leave out --novel"
             )
     return splits

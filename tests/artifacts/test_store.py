@@ -453,3 +453,12 @@ def test_parts_in_another_store_are_an_error(store: Store, tmp_path: Path) -> No
     with pytest.raises(ArtifactError, match="PENUMBRA_ARTIFACTS must name a shared folder or a bucket"):
         store.build(WORK, Makers(), total=PARTS, elsewhere=elsewhere)
     assert store.find() == []
+
+
+def test_progress_counts_the_parts_made_now(store: Store) -> None:
+    seen: list[tuple[int, int, int]] = []
+    store.build(WORK, Makers(3))
+    (Path(store.artifact(WORK).path) / "_manifest.json").unlink()
+    next(iter(sorted(Path(store.artifact(WORK).path).glob("part-*.parquet")))).unlink()
+    store.build(WORK, Makers(3), total=3, progress=lambda *counts: seen.append(counts))
+    assert seen == [(1, 3, 1), (2, 3, 1), (3, 3, 1)], "two of the parts were there and took no time"

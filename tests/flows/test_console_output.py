@@ -105,8 +105,8 @@ def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path
     drawn = shown(tmp_path)
     lines = [" ".join(line.split()) for line in drawn.splitlines()]
     finished = [re.sub(r"\d+\.\d s, .*", "", line) for line in lines if "0 rejected" in line]
-    assert finished[:2] == [f"{name}: 3 toy in, 3 out, 0 rejected; " for name in ("first", "several")], drawn
-    assert finished[2].startswith("first: 3 toy in, 3 out, 0 rejected; found done, ")
+    assert finished[:2] == [f"{name}: 3 toys in, 3 out, 0 rejected; " for name in ("first", "several")], drawn
+    assert finished[2].startswith("first: 3 toys in, 3 out, 0 rejected; found done, ")
     assert any(re.search(r"first [━╸╺]+ [12]/3 parts", line) for line in lines), drawn
     assert any(re.search(r"first [━╸╺]+ ([1-9]|1\d)/20 bricks \d+:\d\d", line) for line in lines), drawn
     assert any(re.search(r"several [━╸╺]+ [12]/3 parts", line) for line in lines), drawn

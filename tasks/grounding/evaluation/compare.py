@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
 from penumbra.tasks.grounding.evaluation.figures import judged_split
@@ -65,7 +66,7 @@ def paired_bootstrap(
     if first.shape != second.shape or first.ndim != 1 or not len(first) or len(videos) != len(first):
         raise EvaluationError(
             f"expected scores of the same queries, and their videos; got {first.shape}, {second.shape} and "
-            f"{len(videos)} videos"
+            f"{counted(len(videos), 'video')}"
         )
     change = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
     names, video = np.unique(np.asarray(videos), return_inverse=True)

@@ -21,6 +21,7 @@ from aiolimiter import AsyncLimiter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.markdown import counted
 from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.answers import Answer, Answers, QuestionSlot
 from penumbra.tasks.negatives.providers.budget import Budget, price_of
@@ -85,14 +86,13 @@ class Client:
 
     def progress(self) -> str:
         """Return how many questions are answered."""
-        return f"{self.service.name} {self.statistics.done:,} of {self.statistics.total:,} queries"
+        return f"{self.service.name} {self.statistics.done:,} of {counted(self.statistics.total, 'query')}"
 
     def line(self) -> str:
         """Return one line about progress and cost."""
         s = self.statistics
-        answered = (
-            f"{s.requests:,} requests answered, {s.in_flight} in flight, {s.faults.total() + s.limited:,} sent again"
-        )
+        again = s.faults.total() + s.limited
+        answered = f"{counted(s.requests, 'request')} answered, {s.in_flight} in flight, {again:,} sent again"
         return f"{self.progress()}, {answered}, {s.prompt_tokens + s.completion_tokens:,} tokens, {s.cost()}"
 
     async def ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:

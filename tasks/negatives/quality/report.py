@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
@@ -219,17 +220,17 @@ def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosi
     }
     for metric, reason in unknown.items():
         missing = rows - int(np.count_nonzero(columns[metric][1]))
-        notes += [f"{missing:,} of {rows:,} rows {reason}"] if missing else []
+        notes += [f"{missing:,} of {counted(rows, 'row')} {reason}"] if missing else []
     strangers = rows - (pc.sum(measures["known_query"]).as_py() or 0)
     if reference.trained and strangers:
-        notes.append(f"{strangers:,} of {rows:,} rows have a query that {name} lacks")
+        notes.append(f"with a query that {name} lacks: {strangers:,} of {counted(rows, 'row')}")
     for limit in sorted(limits, reverse=True):
         by_words = "blind AUC by words, and plausibility"
         by_few = "likelihood" if limit < MIN_ROWS else "attested relations, blind AUC by characters"
         which = by_words if limit >= MOST_QUERIES else by_few
-        notes += [f"{which}: judged on {limit:,} of {queries:,} queries"] if queries > limit else []
+        notes += [f"{which}: judged on {limit:,} of {counted(queries, 'query')}"] if queries > limit else []
     if with_cosine < rows:
-        notes.append(f"similarity, paraphrases and hierarchy: judged on {with_cosine:,} of {rows:,} rows")
+        notes.append(f"similarity, paraphrases and hierarchy: judged on {with_cosine:,} of {counted(rows, 'row')}")
     return notes
 
 

@@ -55,7 +55,7 @@ def test_artifacts_are_listed_shown_verified_and_removed(root: Path) -> None:
 
     assert '"reason": "no"' in artifacts("show", "mine/rejected")
     assert "mine" in artifacts("ls")
-    assert "1 artifacts, 0 faults" in artifacts("verify")
+    assert "1 artifact, 0 faults" in artifacts("verify")
     next(root.rglob("part-*.parquet")).write_bytes(b"rubbish")
     assert "was changed" in artifacts("verify", "mine/rejected", code=1)
     assert "would take" in artifacts("rm", "mine", "--dry-run")

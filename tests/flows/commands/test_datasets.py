@@ -76,7 +76,7 @@ def test_check_shows_an_example_of_each_rejection(tmp_path: Path) -> None:
     assert "window ends before it begins" in output
     assert "[[20.0, 3.0]] of 30.0 s" in output
     assert "window is not two finite numbers" in output
-    assert "window clipped to the video's end: 1 rows" in output
+    assert "window clipped to the video's end: 1 row" in output
     assert "1 videos of test are also in train" in output
 
 

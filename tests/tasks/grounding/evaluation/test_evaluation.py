@@ -53,8 +53,8 @@ def test_true_windows_end_where_a_video_is_cut() -> None:
 @pytest.mark.parametrize(
     ("predicted", "true", "said"),
     [
-        ({"a": [[0, 1, 1]]}, {"a": [[0, 1]], "b": [[0, 1]]}, "1 queries have no prediction, the first is b"),
-        ({"a": [[0, 1, 1]], "b": [[0, 1, 1]]}, {"a": [[0, 1]]}, "1 queries have no truth, the first is b"),
+        ({"a": [[0, 1, 1]]}, {"a": [[0, 1]], "b": [[0, 1]]}, "no prediction for 1 query, the first is b"),
+        ({"a": [[0, 1, 1]], "b": [[0, 1, 1]]}, {"a": [[0, 1]]}, "no truth for 1 query, the first is b"),
         ({"a": []}, {"a": [[0, 1]]}, "empty list of predictions"),
         ({"a": [[0, 1, 1]]}, {"a": []}, "empty list of windows"),
         ({"a": [[0, 1, float("nan")]]}, {"a": [[0, 1]]}, "hold a NaN"),

@@ -107,7 +107,7 @@ def test_the_card_tells_how_they_were_made_and_nothing_of_this_machine(
     store: Store, built: Artifact, tmp_path: Path
 ) -> None:
     _, told = written(store, tmp_path / "out", licence="cc-by-4.0")
-    assert told == ["1 of 2 training queries have not all three levels: only what they have is written"]
+    assert told == ["1 of 2 training queries lack some of the three levels: only what they have is written"]
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     _, head, text = card.split("---\n", 2)
     about = yaml.safe_load(head)
@@ -117,7 +117,7 @@ def test_the_card_tells_how_they_were_made_and_nothing_of_this_machine(
     assert 'load_dataset("owner/name", split="train")' in text
     assert f"The table `negatives/{built.key}`" in text
     assert '{"sentence_model": "encoder", "base_url": "https://host/v1"}' in text
-    assert "1 of 2 training queries have not all three levels" in text
+    assert "1 of 2 training queries lack some of the three levels" in text
     assert "Not judged yet: `penumbra quality mine/negatives`" in text
     for secret in ("/home/anna", "geheim", str(tmp_path)):
         assert secret not in card

@@ -131,7 +131,7 @@ def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: 
     assert '"similarity": 0.8765432}' in lines[0], "not 0.8765432238578796"
     assert [json.loads(line) for line in lines] == list(export_rows(built, "scenes", "jsonl"))
     assert done.stderr.decode() == (
-        "penumbra: 2 of 5 training queries have not all three levels: only what they have is written\n"
+        "penumbra: 2 of 5 training queries lack some of the three levels: only what they have is written\n"
     )
 
 
