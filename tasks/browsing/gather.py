@@ -57,12 +57,24 @@ def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[
     places = {row["qid"]: place for place, row in enumerate(rows)}
     return {
         "dataset": dataset,
+        "verdict": " · ".join(filter(None, (_verdict(store, it, name) for name, it in negatives.items()))),
         "queries": query_columns(rows),
         "videos": video_links(dataset, list(dict.fromkeys(row["vid"] for row in rows)), folder),
         "negatives": [negative_columns(store, it, places, name) for name, it in negatives.items()],
         "refused": refused_columns(refused, rows, places),
         "runs": [prediction_columns(store, *run, queries, places) for run in predicted],
     }
+
+
+def _verdict(store: Store, negatives: Artifact, name: str) -> str:
+    """Return the verdict of the newest quality report on these negatives; '' without any."""
+    from penumbra.tasks.negatives.quality.figures import ALL  # only here: it imports scipy
+    from penumbra.tasks.negatives.quality.page import newest_report
+    from penumbra.tasks.negatives.quality.verdict import verdict_line
+
+    report = newest_report(store, negatives)
+    line = verdict_line(report[1], ALL) if report else ""
+    return line and f"{name}: {line}"
 
 
 def _origin(store: Store, made: Sequence[Artifact]) -> tuple[Artifact, list[Artifact]]:

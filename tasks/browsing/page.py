@@ -26,6 +26,7 @@ def write_page(data: Mapping[str, Any]) -> str:
     style, script = _own("page.css"), "".join(map(_own, SCRIPTS))
     return template.render(
         dataset=data["dataset"],
+        verdict=data["verdict"],
         policy=policy(style, script),
         data=packed(data),
         style=Markup(style),  # noqa: S704 (files of this package)

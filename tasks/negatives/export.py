@@ -29,7 +29,7 @@ from penumbra.artifacts.markdown import counted, markdown_table, plain
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.negatives.files import inert
-from penumbra.tasks.negatives.quality.page import figure_tables, figures_by_name
+from penumbra.tasks.negatives.quality.page import figure_tables, newest_report
 
 LEVELS = (1, 2, 3)
 SENTENCE_FORMATS = ("jsonl", "csv", "parquet")  # don't need masked queries, which whole sentences lack
@@ -247,10 +247,9 @@ def _card(
 
 def _quality(store: Store, negatives: Artifact) -> str:
     """Return the figures of the newest quality report on these negatives, or how to make one."""
-    for manifest in reversed(store.find(negatives.dataset, "quality")):
-        if any((parent.stage, parent.key) == (negatives.stage, negatives.key) for parent in manifest.parents):
-            figures = figures_by_name(store.table(store.reference(manifest)).to_pylist())
-            notes = "".join(f"- {plain(note)}\n" for note in manifest.notes)
-            tables = [f"### {plain(title)}\n\n{markdown_table(*table)}" for title, table in figure_tables(figures)]
-            return "\n\n".join(filter(None, [notes, *tables]))
+    if report := newest_report(store, negatives):
+        manifest, figures = report
+        notes = "".join(f"- {plain(note)}\n" for note in manifest.notes)
+        tables = [f"### {plain(title)}\n\n{markdown_table(*table)}" for title, table in figure_tables(figures)]
+        return "\n\n".join(filter(None, [notes, *tables]))
     return f"Not judged yet: `penumbra quality {negatives.dataset}/negatives`."

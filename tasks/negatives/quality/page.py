@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penumbra.artifacts.manifest import Manifest
+from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.markdown import code, markdown_table, plain
+from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, QUERIES, is_total
 from penumbra.tasks.negatives.quality.verdict import verdict_table
 
@@ -50,6 +51,14 @@ SHARES += (
 def figures_by_name(rows: Iterable[Mapping[str, Any]]) -> FiguresByName:
     """Return the figures by level, provider and metric."""
     return {(row["level"], row["provider"], row["metric"]): row["value"] for row in rows}
+
+
+def newest_report(store: Store, negatives: Artifact) -> tuple[Manifest, FiguresByName] | None:
+    """Return the newest quality report on these negatives, and its figures; None without any."""
+    for manifest in reversed(store.find(negatives.dataset, "quality")):
+        if any((parent.stage, parent.key) == (negatives.stage, negatives.key) for parent in manifest.parents):
+            return manifest, figures_by_name(store.table(store.reference(manifest)).to_pylist())
+    return None
 
 
 def cell(figures: FiguresByName, level: int, provider: str, metric: str) -> str:

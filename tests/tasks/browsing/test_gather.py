@@ -1,5 +1,6 @@
 """The columns of the page, from artifacts."""
 
+import re
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.browsing.gather import STEPS, gather, steps
+from penumbra.tasks.browsing.page import write_page
 from penumbra.tasks.grounding.evaluation.compare import scores_by_split
 from tests.rows import DATASET, annotation, build, filled, negative, prediction, run_of
 
@@ -88,6 +90,16 @@ def test_a_provider_has_its_negatives_or_its_first_fills(store: Store, annotatio
     assert (corpus["name"], decoded(corpus["text"])) == ("corpus", ["of corpus"])
     with pytest.raises(ArtifactError, match=r"by 'opena': did you mean openai\? there is: corpus, openai"):
         shown(store, providers=("opena",))
+
+
+def test_the_verdict_of_the_quality_report_is_at_the_top(store: Store, negatives: Artifact) -> None:
+    assert "verdict" not in re.findall(r'id="(\w+)"', write_page(shown(store)))
+    figures = [
+        {"level": level, "provider": "all", "metric": "verdict", "value": 1.0 + level // 3} for level in (1, 2, 3)
+    ]
+    build(store, "quality", figures, (negatives,))
+    page = write_page(shown(store))
+    assert "Negatives: levels 1 and 2: near random; level 3: less natural than the queries</p>" in page
 
 
 def test_without_negatives_the_error_names_the_command(store: Store, annotations: Artifact) -> None:
