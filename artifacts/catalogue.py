@@ -1,10 +1,13 @@
 """The artifacts below a root, found by their manifests. No part is read and nothing is changed."""
 
+import json
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ValidationError
 
+from penumbra.artifacts.differences import differences
 from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import Files
 from penumbra.artifacts.locations import artifacts_root
@@ -26,8 +29,33 @@ REVIEWS = "reviews"  # a stage that `rm` removes only by its name
 RESULTS = {"metrics", "evaluation", "ablation", REVIEWS}  # stages whose newer artifacts do not replace older ones
 
 
+PINS = ".pins"  # folder of the pins
+PIN = re.compile(r"[a-z0-9-]{1,50}\Z")
+
+
+class Pin(NamedTuple):
+    """A name that somebody gave to an artifact, and the artifact, which may not exist any more."""
+
+    name: str
+    artifact: Artifact
+
+    @property
+    def text(self) -> str:
+        """The pin as users type it: `mine/negatives@release`."""
+        return f"{self.artifact.dataset}/{self.artifact.stage}@{self.name}"
+
+    @property
+    def unpin(self) -> str:
+        """The command that takes it away."""
+        return f"penumbra artifacts pin {self.artifact.dataset}/{self.artifact.stage} --as {self.name} --remove"
+
+
 class Catalogue:
     """The artifacts of one root, by data set, stage and key."""
+
+    announce: ClassVar[Callable[[str], None]] = staticmethod(
+        lambda line: None
+    )  # gets a line on each choice of a newest
 
     def __init__(self, root: str | None = None) -> None:
         self.files = Files(root or artifacts_root())
@@ -103,11 +131,23 @@ class Catalogue:
 
     def newest_if_any(self, dataset: str, stage: str) -> Artifact | None:
         """Return the newest artifact of a stage or None; raise `ArtifactError` if a damaged one may be newer."""
-        whole = [self.reference(manifest) for manifest in self.find(dataset, stage)]
+        manifests = self.find(dataset, stage)
+        self.announce_newest(manifests)
+        whole = [self.reference(manifest) for manifest in manifests]
         for artifact in {*self.folders(dataset, stage, MANIFEST)} - {*whole}:
             if not whole or self._time_of(artifact) > self._time_of(whole[-1]):
                 self.manifest(artifact)  # raises what is wrong with it
         return whole[-1] if whole else None
+
+    def announce_newest(self, manifests: Sequence[Manifest]) -> None:
+        """Tell which of several artifacts is taken, the last one, and how it differs from the one before."""
+        if len(manifests) < 2 or Catalogue.announce is _silent:
+            return
+        *_, before, now = manifests
+        Catalogue.announce(
+            f"{now.dataset}/{now.stage}: takes {now.key}, the newest of {len(manifests)}; {before.key} before it has "
+            f"{differences(self, now, before)}"
+        )
 
     def _time_of(self, artifact: Artifact) -> Any:
         return self.files.call("modified", path_of(artifact, MANIFEST))
@@ -119,8 +159,13 @@ class Catalogue:
 
         With `name`, which returns a run's MODEL-DIGITS, the model alone will do.
 
-        Raises `ArtifactError` listing those that match, or the newest ones by `name`, unless exactly one matches.
+        A pin's name is also accepted, with `@` before it or without. Raises `ArtifactError` listing those that match,
+        or the newest ones by `name`, unless exactly one matches.
         """
+        key = key.rpartition("@")[2]
+        pins = [pin for pin in self.pins(dataset, stage) if pin.name == key]
+        if len(pins) == 1:
+            return self._pinned(pins[0])
         manifests = self.find(dataset, stage)
         if not manifests:
             raise self.missing(dataset, stage)
@@ -140,17 +185,65 @@ class Catalogue:
         raise ArtifactError(f"{wrong}; there {'are' if len(listed) > 1 else 'is'}: {newest}")
 
     def resolve(self, reference: str) -> Artifact:
-        """Return the artifact that a user calls DATASET/STAGE (the newest one) or DATASET/STAGE/KEY.
+        """Return the artifact that a user calls DATASET/STAGE (the newest), DATASET/STAGE/KEY or DATASET/STAGE@PIN.
 
         The first digits of a key are enough. Raises `ArtifactError` unless the reference names exactly one artifact.
         """
-        names = reference.strip("/").split("/")
+        names = names_in(reference)
         if len(names) == 3 and all(NAME.match(name) for name in names):
             dataset, stage, key = names
             return self.with_key(dataset, stage, key)
         if len(names) != 2:
             raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/masks")
         return self.newest(*names)
+
+    def _pinned(self, pin: Pin) -> Artifact:
+        if not self.has(pin.artifact):
+            raise ArtifactError(f"{pin.text} is {pin.artifact.key}, which is not there any more: {pin.unpin}")
+        return pin.artifact
+
+    def pins(self, dataset: str | None = None, stage: str | None = None) -> list[Pin]:
+        """Return the pins, in the order of their names; raise `ArtifactError` if one is damaged."""
+        found = []
+        for path in self.files.matching(f"{PINS}/{dataset or '*'}/{stage or '*'}/*.json"):
+            _, of, at, file = path.split("/")
+            try:
+                key = json.loads(self.files.read(path))["key"]
+                artifact = Artifact(root=self.root, dataset=of, stage=at, key=key)
+            except (ValueError, TypeError, KeyError):
+                raise ArtifactError(f"{self.root}/{path} is damaged: pin the artifact again, or remove it") from None
+            found.append(Pin(file.removesuffix(".json"), artifact))
+        return found
+
+    def pin(self, artifact: Artifact, name: str) -> Pin:
+        """Give an artifact a name; one that had this name loses it."""
+        if not PIN.match(name):
+            raise ArtifactError(f"{name!r} is no name of a pin: lower-case letters, digits and '-', as in release")
+        self.files.write(_pin_path(artifact.dataset, artifact.stage, name), json.dumps({"key": artifact.key}).encode())
+        return Pin(name, artifact)
+
+    def unpin(self, dataset: str, stage: str, name: str) -> None:
+        """Take a pin away; raise `ArtifactError` naming the pins that there are if it does not exist."""
+        known = [pin.name for pin in self.pins(dataset, stage)]
+        if name not in known:
+            raise ArtifactError(f"{dataset}/{stage} has no pin {name!r}: {what_there_is(name, known)}")
+        self.files.remove(_pin_path(dataset, stage, name))
+
+    def below(self, reference: str | None) -> list[Artifact]:
+        """Return the artifacts below DATASET[/STAGE[/KEY]] or DATASET/STAGE@PIN, finished or not.
+
+        Raises `ArtifactError` if there is none; without a reference all are returned.
+        """
+        if not reference:
+            return list(self.folders())
+        names = names_in(reference)
+        if len(names) == 3 and any(pin.name == names[2] for pin in self.pins(*names[:2])):
+            return [self.with_key(names[0], names[1], names[2])]
+        is_name = len(names) <= 3 and all(map(NAME.match, names))
+        artifacts = [it for it in self.folders(*names[:2]) if it.key.startswith("".join(names[2:3]))] if is_name else []
+        if not artifacts:
+            raise ArtifactError(f"nothing is below {reference}: penumbra artifacts ls shows what there is")
+        return artifacts
 
     def ancestors(self, artifact: Artifact) -> dict[str, list[Artifact]]:
         """Return what an artifact was made from, by stage, parents before their parents."""
@@ -179,6 +272,18 @@ class Catalogue:
         )
 
 
+_silent = Catalogue.announce
+
+
+def names_in(reference: str) -> list[str]:
+    """Return the names in DATASET/STAGE/KEY or DATASET/STAGE@PIN."""
+    return reference.strip("/").replace("@", "/").split("/")
+
+
+def _pin_path(dataset: str, stage: str, name: str) -> str:
+    return f"{PINS}/{dataset}/{stage}/{name}.json"
+
+
 def making(stage: str, dataset: str) -> str:
     """Return the command that makes a stage of a data set."""
     if stage == REVIEWS:
@@ -192,25 +297,38 @@ def path_of(artifact: Artifact, name: str = "") -> str:
 
 
 def to_remove(store: Catalogue, reference: str | None, unneeded: bool) -> list[Artifact]:
-    """Return the artifacts below a reference DATASET[/STAGE[/KEY]], optionally only unneeded ones.
+    """Return the artifacts below a reference (`Catalogue.below`), optionally only unneeded ones.
 
-    Reviews are below a reference that names this stage. An artifact is needed if it is a result, the newest of its
-    stage, or an ancestor of a needed one. Raises `ArtifactError` if nothing is below the reference.
+    Reviews are below a reference that names this stage. An artifact is needed if it is pinned, a result, the newest of
+    its stage, or an ancestor of a needed one. Raises `ArtifactError` if nothing is below the reference, or
+    what would be removed is pinned.
     """
-    names = (reference or "").strip("/").split("/") if reference else []
-    artifacts = [it for it in store.folders(*names[:2]) if it.key.startswith("".join(names[2:3]))]
-    artifacts = [it for it in artifacts if it.stage != REVIEWS or REVIEWS in names[1:]]
-    if len(names) > 3 or not artifacts:
+    named = REVIEWS in names_in(reference or "")[1:]
+    artifacts = [it for it in store.below(reference) if named or it.stage != REVIEWS]
+    if not artifacts:
         raise ArtifactError(f"nothing is below {reference or store.root}: penumbra artifacts ls shows what there is")
+    pins = store.pins()
     if not unneeded:
+        check_unpinned(pins, artifacts)
         return artifacts
     manifests = {store.reference(manifest): manifest for manifest in store.find()}
     newest = {(artifact.dataset, artifact.stage): artifact for artifact in manifests}  # the last one replaces others
-    needed = [*newest.values(), *(artifact for artifact in manifests if artifact.stage in RESULTS)]
+    needed = [
+        *newest.values(),
+        *(pin.artifact for pin in pins),
+        *(artifact for artifact in manifests if artifact.stage in RESULTS),
+    ]
     for artifact in needed:  # the list grows inside the loop
         parents = manifests[artifact].parents if artifact in manifests else []
         needed += {it.model_copy(update={"root": store.root}) for it in parents} - {*needed}
     return [artifact for artifact in artifacts if artifact not in needed]
+
+
+def check_unpinned(pins: Sequence[Pin], artifacts: Sequence[Artifact]) -> None:
+    """Raise `ArtifactError` if one of these artifacts is pinned, with the command that unpins it."""
+    for pin in pins:
+        if pin.artifact in artifacts:
+            raise ArtifactError(f"{path_of(pin.artifact)} is pinned as {pin.name}: {pin.unpin} unpins it")
 
 
 def check_unneeded(store: Catalogue, artifacts: Sequence[Artifact]) -> None:

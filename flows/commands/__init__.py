@@ -53,10 +53,22 @@ def print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     _: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
     ] = False,
-) -> None: ...
+) -> None:
+    from penumbra.artifacts.catalogue import Catalogue
+
+    told, silent = set[str](), Catalogue.announce
+
+    def announce(line: str) -> None:
+        if line not in told:
+            told.add(line)
+            warn(line)
+
+    Catalogue.announce = staticmethod(announce)
+    context.call_on_close(lambda: setattr(Catalogue, "announce", staticmethod(silent)))
 
 
 def main() -> None:

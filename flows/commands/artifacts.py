@@ -1,8 +1,8 @@
-"""`penumbra artifacts ls | show | path | verify | du | rm`."""
+"""`penumbra artifacts ls | show | path | pin | verify | du | rm`."""
 
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,27 +17,39 @@ if TYPE_CHECKING:
     from penumbra.artifacts.store import Store
 
 artifacts = typer.Typer(
-    help="List artifacts, show their first rows, folder and size, verify them, and remove them.", no_args_is_help=True
+    help="List artifacts, show their first rows, folder and size, verify, name and remove them.", no_args_is_help=True
 )
-Reference = Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow.")]
-OfDataset = Annotated[str | None, typer.Argument(help="Only this data set's.")]
+Reference = Annotated[
+    str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks: the newest; /KEY or @PIN may follow.")
+]
+Below = Annotated[
+    str | None,
+    typer.Argument(metavar="[DATASET[/STAGE[/KEY]]]", help="Only what is below; also DATASET/STAGE@PIN. Default: all."),
+]
 
 
 @artifacts.command("ls")
-def list_artifacts(dataset: OfDataset = None) -> None:
+def list_artifacts(reference: Below = None) -> None:
     """All finished artifacts, oldest first."""
     from penumbra.artifacts.catalogue import Catalogue  # what reads tables takes longer to import
+    from penumbra.artifacts.manifest import Artifact
 
     store = Catalogue()
-    manifests = store.find(dataset)
-    if dataset and not manifests:
-        raise store.missing(dataset)
+    if reference and not list(store.folders(reference.partition("/")[0])):
+        raise store.missing(reference.partition("/")[0])
+    wanted = set(store.below(reference))
+    manifests = [manifest for manifest in store.find() if store.reference(manifest) in wanted]
     if not manifests:
         print_line(f"No artifact below {store.root} yet: penumbra run build-negatives scenes")
         return
-    header = ("data set", "stage", "key", "rows", "rejected", "seconds", "finished (UTC)")
+    pins = defaultdict[Artifact, list[str]](list)
+    for pin in store.pins():
+        pins[pin.artifact].append(f"@{pin.name}")
+    header = ("data set", "stage", "key", "pinned", "rows", "rejected", "seconds", "finished (UTC)")
     figures = [(f"{m.rows:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", f"{m.ended:%F %H:%M}") for m in manifests]
-    print_table(header, ((m.dataset, m.stage, m.key, *row) for m, row in zip(manifests, figures, strict=True)))
+    names = [" ".join(pins[store.reference(manifest)]) for manifest in manifests]
+    rows = zip(manifests, names, figures, strict=True)
+    print_table(header, ((m.dataset, m.stage, m.key, pinned, *row) for m, pinned, row in rows))
 
 
 @artifacts.command()
@@ -102,15 +114,43 @@ def path(reference: Reference) -> None:
 
 
 @artifacts.command()
-def verify(
-    reference: Annotated[str | None, typer.Argument(help="DATASET/STAGE; default: every artifact.")] = None,
+def pin(
+    reference: Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/negatives.")],
+    key: Annotated[str | None, typer.Argument(help="Key or its first digits. Default: the newest.")] = None,
+    name: Annotated[str, typer.Option("--as", help="The name: lower-case letters, digits and '-'.")] = "release",
+    remove: Annotated[bool, typer.Option("--remove", help="Take the name away; the artifact stays.")] = False,
 ) -> None:
-    """Compare every manifest and part with its digest; exit 1 if something is missing, changed or additional."""
+    """Give an artifact a name, by which all commands take it: DATASET/STAGE@release.
+
+    A pinned artifact is not removed. A name that another artifact of the stage has passes on.
+    """
+    from penumbra.artifacts.catalogue import names_in
+    from penumbra.artifacts.errors import ArtifactError
+    from penumbra.artifacts.store import Store
+
+    store, names = Store(), names_in(reference)
+    if len(names) != 2:
+        raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/negatives")
+    if remove:
+        store.unpin(names[0], names[1], name)
+        print_line(f"{'/'.join(names)}@{name} is no pin any more")
+        return
+    pinned = store.pin(store.resolve("/".join([*names, *([key] if key else [])])), name)
+    print_line(f"{pinned.text} is {pinned.artifact.key}")
+
+
+@artifacts.command()
+def verify(reference: Below = None) -> None:
+    """Compare every manifest and part with its digest; exit 1 if something is missing, changed or additional.
+
+    A pin whose artifact is gone is a fault, too.
+    """
+    from penumbra.artifacts.catalogue import names_in
     from penumbra.artifacts.store import Store
     from penumbra.tasks.grounding.runs import checkpoint_fault
 
     store, faults, finished = Store(), list[str](), 0
-    folders = [store.resolve(reference)] if reference else list(store.folders())
+    folders = store.below(reference)
     for artifact in folders:
         if not store.has(artifact):
             print_line(f"{artifact.path} is not finished: its flow resumes it")
@@ -128,6 +168,11 @@ def verify(
         manifest = store.readable_manifest(artifact)
         for line in manifest.differences if manifest else ():
             print_line(f"{artifact.path}: {line}")
+    names = names_in(reference)[:2] if reference else []
+    for pin in store.pins(*names):
+        if not store.has(pin.artifact):
+            faults.append(f"{pin.text} is {pin.artifact.key}, which is not there any more: {pin.unpin}")
+            console.print(faults[-1], style="red", soft_wrap=True, markup=False)
     print_line(
         f"{counted(finished, 'artifact')}, {counted(len(faults), 'fault')}, {len(folders) - finished} not finished"
     )
@@ -139,17 +184,21 @@ def verify(
 
 
 @artifacts.command()
-def du(dataset: OfDataset = None) -> None:
+def du(reference: Below = None) -> None:
     """Disk space of the artifacts and of the trainings' checkpoints, the largest stages first."""
+    from penumbra.artifacts.catalogue import names_in
     from penumbra.artifacts.locations import runs_folder
     from penumbra.artifacts.store import Store
 
-    store = Store()
+    store, names = Store(), names_in(reference) if reference else []
     numbers, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for artifact in store.folders(dataset):
+    for artifact in store.below(reference):
         numbers[artifact.dataset, artifact.stage] += 1
         sizes[artifact.dataset, artifact.stage] += store.size(artifact)
-    for folder in runs_folder().glob(f"{dataset or '*'}/*"):
+    with_checkpoints = len(names) < 2 or names[1] == "metrics"
+    for folder in runs_folder().glob(f"{names[0] if names else '*'}/*") if with_checkpoints else ():
+        if names[2:] and artifact.key != folder.name:
+            continue
         row = folder.parent.name, "checkpoints"
         numbers[row] += 1
         sizes[row] += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -160,9 +209,7 @@ def du(dataset: OfDataset = None) -> None:
 
 @artifacts.command()
 def rm(
-    reference: Annotated[
-        str | None, typer.Argument(metavar="[DATASET[/STAGE[/KEY]]]", help="Only what is below; default: everything.")
-    ] = None,
+    reference: Below = None,
     unneeded: Annotated[
         bool, typer.Option("--unneeded", help="Only what is not the newest of its stage and what nothing else needs.")
     ] = False,
@@ -170,7 +217,8 @@ def rm(
 ) -> None:
     """Remove artifacts; what was made from them stays. A run that needs them makes them again.
 
-    Nothing is removed while a run uses the data set. Checkpoints of trainings stay.
+    Nothing is removed while a run uses the data set, or if a part of it is pinned. Checkpoints of trainings stay, and
+    so do reviews unless they are named (DATASET/reviews).
     """
     from penumbra.artifacts.catalogue import to_remove
     from penumbra.artifacts.store import Store

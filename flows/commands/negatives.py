@@ -3,19 +3,40 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penumbra.flows.commands.terminal import print_line, print_table, warn, write_text
 from penumbra.flows.safe_console import json_text
 
+if TYPE_CHECKING:
+    from penumbra.artifacts.manifest import Artifact
+    from penumbra.artifacts.store import Store
+
 SHOWN = 10  # disagreements that are listed
 WithNegatives = Annotated[str, typer.Argument(help="A data set whose negatives are built.")]
+NamedNegatives = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET", help="A data set: its newest negatives; or DATASET@PIN, or DATASET/negatives/KEY."
+    ),
+]
+
+
+def named_negatives(store: "Store", name: str) -> tuple[str, "Artifact | None"]:
+    """Return the data set of a name, and the negatives if the name has their key or pin."""
+    dataset, mark, rest = name.partition("/" if "/" in name else "@")
+    if not mark:
+        return dataset, None
+    artifact = store.resolve(name if mark == "/" else f"{dataset}/negatives@{rest}")
+    if artifact.stage != "negatives":
+        raise typer.BadParameter(f"{name} holds {artifact.stage}: name DATASET/negatives")
+    return dataset, artifact
 
 
 def browse(
-    dataset: WithNegatives,
+    dataset: NamedNegatives,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to write. Default: DATASET.html in this folder.")
     ] = None,
@@ -41,8 +62,10 @@ def browse(
     from penumbra.tasks.browsing.gather import gather
     from penumbra.tasks.browsing.page import write_page
 
+    store = Store()
+    dataset, negatives = named_negatives(store, dataset)
     file = output or Path(f"{dataset}.html")
-    data = gather(Store(), dataset, provider or [], run or [], file.absolute().parent)
+    data = gather(store, dataset, provider or [], run or [], file.absolute().parent, negatives)
     write_text([write_page(data)], file)
     sys.stdout.write(f"{file}\n")
 
@@ -111,7 +134,7 @@ class Format(StrEnum):
 
 
 def export(
-    dataset: WithNegatives,
+    dataset: NamedNegatives,
     format_: Annotated[
         Format,
         typer.Option(
@@ -134,10 +157,12 @@ def export(
     if output is None and format_ in (Format.parquet, Format.hf):
         raise typer.BadParameter(f"--format {format_} needs --output")
     store = Store()
+    dataset, named = named_negatives(store, dataset)
+    negatives = named or store.newest(dataset, "negatives")
     if output and format_ is Format.hf:
-        files.write_folder(store, dataset, output, output.name, licence, warn)
+        files.write_folder(store, negatives, output, output.name, licence, warn)
         return
-    rows = files.export_rows(store, dataset, format_.value, warn)
+    rows = files.export_rows(store, negatives, format_.value, warn)
     if output and format_ is Format.parquet:
         files.write_parquet(rows, output)
     elif format_ is Format.csv:

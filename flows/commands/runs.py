@@ -29,12 +29,13 @@ def list_runs(dataset: OfDataset = None) -> None:
     if not trained:
         print_line("No training yet: penumbra run full-pipeline scenes")
         return
-    rows = []
+    rows, pins = [], Store().pins(dataset, METRICS)
     for run in trained:
+        names = " ".join([run.run, *(f"@{pin.name}" for pin in pins if pin.artifact == run.metrics)])
         when = f"{run.finished:%F %H:%M}" if run.finished else f"not: epoch {run.epoch} of {run.epochs or '?'}"
         figures = ("\n".join(column) for column in zip(*run.lines(), strict=True))
         rows.append(
-            (run.run, run.metrics.dataset, run.model, run.negatives or "–", when, *figures, f"{run.size / 1e6:,.1f}")
+            (names, run.metrics.dataset, run.model, run.negatives or "–", when, *figures, f"{run.size / 1e6:,.1f}")
         )
     print_table(("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB"), rows)
     if any(run.below for run in trained):

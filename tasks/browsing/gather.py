@@ -35,16 +35,26 @@ NOTHING: Row = {"vid": "", "split": "", "query": "", "duration": 0.0, "windows":
 AT_A_LEVEL = re.compile(r"\Alevel (\d+)(?:: )?")  # how stages that refuse a query at a level begin its value
 
 
-def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[str], folder: Path) -> Column:
+def gather(
+    store: Store,
+    dataset: str,
+    providers: Sequence[str],
+    runs: Sequence[str],
+    folder: Path,
+    chosen: Artifact | None = None,
+) -> Column:
     """Return the data of the page that lies in `folder`: the negatives of providers, and the predictions of runs.
 
-    Without providers, these are the newest negatives. Raise `ArtifactError` if there are neither negatives nor runs.
+    Without providers, these are the `chosen` negatives or else the newest. Raise `ArtifactError` if there are neither
+    negatives nor runs.
     """
     negatives: dict[str, Artifact] = {}
     for provider in providers:
         artifact = of_provider(store, dataset, provider)
         negatives[f"{provider}, first fills" if artifact.stage == "fills" else provider] = artifact
-    if not providers and not (runs and store.newest_if_any(dataset, "negatives") is None):
+    if chosen:
+        negatives["Negatives"] = chosen
+    elif not providers and not (runs and store.newest_if_any(dataset, "negatives") is None):
         negatives["Negatives"] = store.newest(dataset, "negatives")
     predicted = [predicted_by(store, dataset, run) for run in dict.fromkeys(runs)]
     made = [*negatives.values(), *(artifact for _, artifact in predicted)]

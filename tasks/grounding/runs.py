@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from penumbra.artifacts.catalogue import check_unneeded, path_of
+from penumbra.artifacts.catalogue import check_unneeded, check_unpinned, path_of
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT, runs_folder
 from penumbra.artifacts.manifest import Artifact, Manifest
@@ -242,6 +242,9 @@ def _name(settings: dict[str, Any], metrics: Artifact) -> str:
 def found_run(name: str, dataset: str | None = None) -> Run:
     """Return the training of this name, model, key, or key's first digits; else raise `ArtifactError` naming all."""
     runs = list(all_runs(dataset))
+    pinned = [pin.artifact for pin in Store().pins(dataset, METRICS) if pin.name == name.rpartition("@")[2]]
+    if len(pinned) == 1:
+        name = pinned[0].key
     digits = name.rpartition("-")[2]
     matching = [run for run in runs if digits and run.metrics.key.startswith(digits)]
     matching = matching or [run for run in runs if run.model == name]
@@ -255,7 +258,7 @@ def found_run(name: str, dataset: str | None = None) -> Run:
 def remove(run: Run, dry_run: bool = False) -> None:
     """Remove a training: its checkpoints, metrics, predictions and evaluations.
 
-    Raise `ArtifactError`, and remove nothing, if it is being trained or other artifacts were made from these.
+    Raise `ArtifactError`, and remove nothing, if it is pinned, is being trained, or other artifacts were made from it.
     """
     store = Store()
 
@@ -263,6 +266,7 @@ def remove(run: Run, dry_run: bool = False) -> None:
         raise ArtifactError(f"{run.run} is being trained by {holder}: end that first")
 
     with store.lease(run.metrics, refuse):
+        check_unpinned(store.pins(), run.artifacts)
         check_unneeded(store, run.artifacts)
         if dry_run:
             return

@@ -1,4 +1,4 @@
-"""Write the newest negatives of a data set for others: rows as JSON lines, CSV or Parquet, or a folder for the Hub.
+"""Write the negatives of a data set for others: rows as JSON lines, CSV or Parquet, or a folder for the Hub.
 
 FOLDER/README.md                 the card: how good the negatives are, how they were made, how to load them
 FOLDER/negatives/train.parquet   one negative in each row
@@ -90,25 +90,24 @@ Warn = Callable[[str], None]
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def export_rows(store: Store, dataset: str, format_: str, warn: Warn = lambda line: None) -> Iterator[Row]:
-    """Return the rows of the newest negatives of a data set, in the order of its annotations.
+def export_rows(store: Store, negatives: Artifact, format_: str, warn: Warn = lambda line: None) -> Iterator[Row]:
+    """Return the rows of negatives, in the order of the annotations.
 
     `shine` gives the keys of the authors' release in their order, for queries that have all three levels; any other
     format one negative in each row, whose masked query is None if it is a whole sentence. `warn` receives at the end
     how many training queries are left out. Raises `ArtifactError` if that is all of them, before any row is asked for.
     """
-    rows = _rows(store, dataset, format_, warn)
+    rows = _rows(store, negatives, format_, warn)
     return chain(list(islice(rows, 1)), rows)
 
 
-def _rows(store: Store, dataset: str, format_: str, warn: Warn) -> Iterator[Row]:
-    negatives = store.newest(dataset, NEGATIVES)
+def _rows(store: Store, negatives: Artifact, format_: str, warn: Warn) -> Iterator[Row]:
     sources = {parent.stage: parent for parent in store.manifest(negatives).parents}
     if "annotations" not in sources:
         raise ArtifactError(f"{negatives.path} does not name its annotations and masks: build it again")
     if "masks" not in sources and format_ not in SENTENCE_FORMATS:
         raise ArtifactError(
-            f"{negatives.path}, the newest, holds whole sentences, which have no masks, and SHINE's form and a data "
+            f"{negatives.path} holds whole sentences, which have no masks, and SHINE's form and a data "
             f"set of the hub need masks: choose another --format ({', '.join(SENTENCE_FORMATS)}), or build negatives "
             "again"
         )
@@ -134,7 +133,9 @@ def _rows(store: Store, dataset: str, format_: str, warn: Warn) -> Iterator[Row]
                 row["masked_query"] = masked.get(place)
                 yield {name: row[name] for name in COLUMNS}
     if incomplete == queries and not store.manifest(negatives).rows:
-        raise ArtifactError(f"{negatives.path} holds no negative: penumbra run build-negatives {dataset} says why")
+        raise ArtifactError(
+            f"{negatives.path} holds no negative: penumbra run build-negatives {negatives.dataset} says why"
+        )
     if incomplete:
         rest = "they are left out" if format_ == "shine" else "only what they have is written"
         warn(f"{incomplete:,} of {counted(queries, 'training query')} lack some of the three levels: {rest}")
@@ -175,16 +176,15 @@ def _write_tables(tables: Iterable[pa.Table], schema: pa.Schema, file: Path) -> 
 
 
 def write_folder(
-    store: Store, dataset: str, folder: Path, name: str, licence: str = "unknown", warn: Warn = lambda line: None
+    store: Store, negatives: Artifact, folder: Path, name: str, licence: str = "unknown", warn: Warn = lambda line: None
 ) -> list[str]:
-    """Write the newest negatives of a data set as `datasets` reads them, and return the names of the files.
+    """Write negatives as `datasets` reads them, and return the names of the files.
 
     `name` is what the card says to load; `warn` is as in `export_rows`. Raises what that raises. All files are written
     before the first one replaces an older one.
     """
     notes: list[str] = []
-    rows = export_rows(store, dataset, "hf", notes.append)
-    negatives = store.newest(dataset, NEGATIVES)
+    rows = export_rows(store, negatives, "hf", notes.append)
     annotations = next(it for it in store.manifest(negatives).parents if it.stage == "annotations")
     splits = dict.fromkeys(split for part in store.parts(annotations, ["split"]) for split in part["split"].to_pylist())
     named = {re.sub(r"\W", "_", split): split for split in splits}  # `datasets` takes letters, digits, underscores

@@ -52,6 +52,16 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     s3fs.S3FileSystem.clear_instance_cache()
 
 
+def test_a_pin_is_an_object(bucket: str) -> None:
+    store = Store(bucket)
+    artifact = store.build(WORK, [lambda: Part(table_of("tags", []), 0, 0)])
+    store.pin(artifact, "release")
+    assert Store(bucket).resolve("scenes/tags@release") == artifact
+    assert [manifest.key for manifest in store.find()] == [artifact.key], "a pin is no artifact"
+    store.unpin("scenes", "tags", "release")
+    assert Store(bucket).pins() == []
+
+
 class Makers:
     def __init__(self, fails: int | None = None) -> None:
         self.made: list[int] = []

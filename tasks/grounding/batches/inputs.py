@@ -147,6 +147,7 @@ def _of_encoder(store: Store, dataset: str, stage: str, encoder: str) -> Artifac
 def newest_of_encoder(dataset: str, stage: str, encoder: str) -> Artifact | None:
     """Return the newest features of an encoder, if there are any."""
     several = [it for it in Store().find(dataset, stage) if encoder_of(it) == encoder]
+    Store().announce_newest(several)
     return Store().reference(several[-1]) if several else None
 
 

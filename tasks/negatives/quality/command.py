@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from penumbra.artifacts.catalogue import names_in
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import MANIFEST, NAME, Store
 from penumbra.tasks.negatives.files import NegativesError
@@ -43,7 +44,7 @@ def find_negatives(store: Store, reference: str) -> ArtifactNegatives | FileNega
         return ArtifactNegatives(root, root.reference(manifest))
     if path.exists():
         return FileNegatives(path)
-    names = reference.strip("/").split("/")
+    names = names_in(reference)
     is_file = path.suffix in (".jsonl", ".json", ".parquet", ".csv", ".tsv")
     if is_file or len(names) not in (2, 3) or not all(map(NAME.match, names)):
         raise NegativesError(f"no file {reference}: give a file of negatives, or DATASET/negatives of the store")

@@ -51,7 +51,9 @@ def built(store: Store) -> Artifact:
 
 def written(store: Store, folder: Path, **options: Any) -> tuple[list[str], list[str]]:
     told: list[str] = []
-    return write_folder(store, "mine", folder, "owner/name", warn=told.append, **options), told
+    return write_folder(
+        store, store.newest("mine", "negatives"), folder, "owner/name", warn=told.append, **options
+    ), told
 
 
 def test_datasets_opens_the_folder(store: Store, built: Artifact, tmp_path: Path) -> None:

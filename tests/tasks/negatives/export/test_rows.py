@@ -64,7 +64,7 @@ def built(store: Store) -> Store:
 
 
 def test_shines_rows(built: Store, shared: Path) -> None:
-    rows = list(export_rows(built, "scenes", "shine"))
+    rows = list(export_rows(built, built.newest("scenes", "negatives"), "shine"))
     assert [row["qid"] for row in rows] == ["a1", "b1", "e2"], "only queries with all levels, in the annotations' order"
     with (shared / "data" / "charades-cg" / "shine_release_first200.jsonl").open() as lines:
         release = json.loads(next(lines))
@@ -82,7 +82,7 @@ def test_shines_rows(built: Store, shared: Path) -> None:
 
 
 def test_one_negative_a_row(built: Store) -> None:
-    rows = list(export_rows(built, "scenes", "jsonl"))
+    rows = list(export_rows(built, built.newest("scenes", "negatives"), "jsonl"))
     assert [(row["qid"], row["level"]) for row in rows] == [
         *[("a1", 1), ("a1", 2), ("a1", 3)],
         *[("b1", 1), ("b1", 2), ("b1", 3)],
@@ -106,20 +106,20 @@ def test_one_negative_a_row(built: Store) -> None:
 def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> None:
     build(store, "negatives", [[chosen("a1", 1)]])
     with pytest.raises(ArtifactError, match="does not name its annotations and masks"):
-        next(export_rows(store, "scenes", "shine"))
+        next(export_rows(store, store.newest("scenes", "negatives"), "shine"))
 
 
 def test_whole_sentences_are_exported_but_where_masks_are_told(store: Store) -> None:
     annotations = build(store, "annotations", [[query("a1")]])
     build(store, "negatives", [[chosen("a1", 1)]], (annotations,))
     for format_ in SENTENCE_FORMATS:
-        [row] = export_rows(store, "scenes", format_)
+        [row] = export_rows(store, store.newest("scenes", "negatives"), format_)
         assert (row["masked_query"], row["negative"]) == (None, "negative a1 1")
     for format_ in ("shine", "hf"):
         with pytest.raises(
             ArtifactError, match=r"holds whole sentences.*choose another --format \(jsonl, csv, parquet\)"
         ):
-            next(export_rows(store, "scenes", format_))
+            next(export_rows(store, store.newest("scenes", "negatives"), format_))
 
 
 def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: Store, tmp_path: Path) -> None:
@@ -129,7 +129,9 @@ def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: 
     lines = done.stdout.decode("utf-8").splitlines()
     assert '"query": "query a1 🐶"' in lines[0]
     assert '"similarity": 0.8765432}' in lines[0], "not 0.8765432238578796"
-    assert [json.loads(line) for line in lines] == list(export_rows(built, "scenes", "jsonl"))
+    assert [json.loads(line) for line in lines] == list(
+        export_rows(built, built.newest("scenes", "negatives"), "jsonl")
+    )
     assert done.stderr.decode() == (
         "penumbra: 2 of 5 training queries lack some of the three levels: only what they have is written\n"
     )
@@ -140,7 +142,7 @@ def test_a_table_holds_the_rows_of_the_json_lines(built: Store, tmp_path: Path, 
     file = (tmp_path / "out").with_suffix(suffix)
     done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
     assert done.exit_code == 0, done.output
-    expected = list(export_rows(built, "scenes", "jsonl"))
+    expected = list(export_rows(built, built.newest("scenes", "negatives"), "jsonl"))
     if format_ == "parquet":
         assert pq.read_schema(file).equals(SCHEMA)
         assert [
