@@ -146,8 +146,11 @@ class Catalogue:
         *_, before, now = manifests
         Catalogue.announce(
             f"{now.dataset}/{now.stage}: takes {now.key}, the newest of {len(manifests)}; {before.key} before it has "
-            f"{differences(self, now, before)}"
+            f"{differences(self._of_this_store, now, before)}"
         )
+
+    def _of_this_store(self, artifact: Artifact) -> Manifest | None:
+        return self.readable_manifest(artifact.model_copy(update={"root": self.root}))
 
     def _time_of(self, artifact: Artifact) -> Any:
         return self.files.call("modified", path_of(artifact, MANIFEST))

@@ -1,13 +1,12 @@
 """What two artifacts of a stage were made with differently, in the names that users type."""
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from penumbra.artifacts.manifest import Manifest
+from penumbra.artifacts.manifest import Artifact, Manifest
 
-if TYPE_CHECKING:
-    from penumbra.artifacts.catalogue import Catalogue
+Find = Callable[[Artifact], Manifest | None]  # returns the manifest of an artifact if it can be read
 
 GROUPS = {  # stage → group of the parameters that its manifest records
     "tags": "tagging",
@@ -36,9 +35,9 @@ PROVIDERS = "filling.providers"
 MOST = 4  # differences in a line
 
 
-def differences(catalogue: "Catalogue", now: Manifest, before: Manifest) -> str:
+def differences(find: Find, now: Manifest, before: Manifest) -> str:
     """Return what differs between two artifacts and what they were made from: the value before, and the one now."""
-    new, old = dict(_settings(catalogue, now)), dict(_settings(catalogue, before))
+    new, old = dict(_settings(find, now)), dict(_settings(find, before))
     names = [name for name in {**new, **old} if new.get(name) != old.get(name)]
     if PROVIDERS in names:  # each provider has parameters of its own
         alike = [name for name in names if not name.startswith("filling.") or (name in new and name in old)]
@@ -52,7 +51,7 @@ def _text(settings: dict[str, Any], name: str) -> str:
     return json.dumps(settings[name], ensure_ascii=False) if name in settings else "none"
 
 
-def _settings(catalogue: "Catalogue", manifest: Manifest) -> Iterator[tuple[str, Any]]:
+def _settings(find: Find, manifest: Manifest) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of an artifact and its ancestors as users type them, their inputs and versions."""
     providers, reviews, waiting, seen = list[str](), 0, [manifest], set[tuple[str, str, str]]()
     for one in waiting:  # the list grows inside the loop
@@ -66,7 +65,7 @@ def _settings(catalogue: "Catalogue", manifest: Manifest) -> Iterator[tuple[str,
         for parent in one.parents:
             if (parent.dataset, parent.stage, parent.key) not in seen:
                 seen.add((parent.dataset, parent.stage, parent.key))
-                found = catalogue.readable_manifest(parent.model_copy(update={"root": catalogue.root}))
+                found = find(parent)
                 waiting += [found] if found else []
     if providers:
         yield PROVIDERS, providers
