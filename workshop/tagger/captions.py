@@ -248,8 +248,10 @@ def _regular(lemma: str, ending: str) -> str:
     return lemma + ending
 
 
-class _Sentence:
+class Sentence:
     """An incomplete sentence; `add` appends a word, whose head may be set later."""
+
+    determiners = 0.78  # share of the noun phrases with one
 
     def __init__(self, lexicon: TreebankLexicon, chance: random.Random) -> None:
         self.lexicon, self.chance, self.words = lexicon, chance, list[Word]()
@@ -269,7 +271,7 @@ class _Sentence:
             return self.add(self.chance.choice(("it", "them", "him")), "PRP", "PRON", head, dep)
         if self.maybe(0.05):
             return self.add("something", "NN", "PRON", head, dep)
-        if self.maybe(0.78):
+        if self.maybe(self.determiners):
             text, tag = self.chance.choice(DETERMINERS[:2] * 4 + DETERMINERS)
             self.add(text, tag, "DET" if tag == "DT" else "PRON", -1, "det" if tag == "DT" else "poss")
         if self.maybe(0.18):
@@ -295,9 +297,9 @@ class _Sentence:
             prep = self.add("to", "IN", "ADP", prep, "prep")
         self.noun_phrase(prep, "pobj")
 
-    def verb(self, tag: str, head: int, dep: str) -> int:
+    def verb(self, tag: str, head: int, dep: str, *, objects: float = 0.55) -> int:
         """Add a verb with object, particle, prepositional phrases and manner; return its index."""
-        transitive = self.maybe(0.55)
+        transitive = self.maybe(objects)
         lemma = self.chance.choice(self.lexicon.transitive if transitive else self.lexicon.intransitive)
         verb = self.add(self.lexicon.verbs[lemma][tag], tag, "VERB", head, dep, lemma)
         particle = self.chance.choice(PARTICLES) if self.maybe(0.22) else ""
@@ -368,7 +370,10 @@ class _Sentence:
         for part in subject:
             self.words[part].head = root
         self._second_verb(root)
-        if self.maybe(0.9):
+        self._full_stop(root, 0.9)
+
+    def _full_stop(self, root: int, probability: float) -> None:
+        if self.maybe(probability):
             self.words[-1].space_after = False
             self.add(".", ".", "PUNCT", root, "punct")
 
@@ -404,7 +409,7 @@ def caption_trees(lexicon: TreebankLexicon, count: int, seed: int = 0) -> list[l
     chance = random.Random(seed)
     captions = []
     for _ in range(count):
-        sentence = _Sentence(lexicon, chance)
+        sentence = Sentence(lexicon, chance)
         sentence.clause()
         captions.append(sentence.words)
     return captions

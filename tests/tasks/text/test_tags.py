@@ -1,5 +1,6 @@
 """Tags: the shipped tagger is good and small, the primitive rules hold, and no character is lost."""
 
+import csv
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.text.tags import PIPELINE_FOLDER, SHIPPED_PIPELINE, describe, load_pipeline, tag_part, tag_texts
 from workshop.tagger.train import score
 
+DATA = Path(__file__).parents[2] / "data"
+THIRD_PERSON = ("the", "a", "he", "she", "they", "two", "one", "someone")  # first words of sentences in cooking.csv
 ODD_TEXTS = [
     "a  person   sits.",
     "they're opening the blanket/pillow.",
@@ -46,6 +49,24 @@ def test_parts_of_speech_on_the_treebanks_test_set(nlp: Language, shared: Path) 
     assert found["pos_acc"] >= 0.93
     assert found["tag_acc"] >= 0.92
     assert found["dep_las"] >= 0.80
+
+
+def test_imperatives_are_verbs(nlp: Language) -> None:
+    """The sentences are of no training text; `workshop/tagger/instructions.py` writes the tagger's own."""
+    with (DATA / "cooking.csv").open(encoding="utf-8", newline="") as file:
+        docs = list(nlp.pipe(row["sentence"] for row in csv.DictReader(file)))
+    imperatives = [doc for doc in docs if doc[0].lower_ not in THIRD_PERSON]
+    wrong = [doc.text for doc in imperatives if (doc[0].tag_, doc[0].dep_) != ("VB", "ROOT")]
+    assert len(imperatives) == 125
+    assert len(wrong) <= 0.03 * len(imperatives), wrong
+    assert not [doc.text for doc in docs if doc[0].lower_ in THIRD_PERSON and doc[0].pos_ == "VERB"]
+
+
+def test_a_noun_at_the_beginning_is_no_imperative(nlp: Language) -> None:
+    statements = (DATA / "statements.txt").read_text(encoding="utf-8").splitlines()
+    wrong = [doc.text for doc in nlp.pipe(statements) if doc[0].pos_ not in ("NOUN", "PROPN")]
+    assert len(statements) == 30
+    assert len(wrong) <= 1, wrong
 
 
 def test_noun_chunks_and_lemmas(nlp: Language) -> None:
