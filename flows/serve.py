@@ -63,8 +63,11 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def serve(port: int) -> None:
-    """Serve until Ctrl-C or SIGTERM; raise `PenumbraError` if a process can't start, or ends by itself."""
+def serve(port: int, deployed: str = "") -> None:
+    """Serve until Ctrl-C or SIGTERM; raise `PenumbraError` if a process can't start, or ends by itself.
+
+    `deployed` is the data set whose deployments are applied, `--all`, or '' for the data sets that are there.
+    """
     credential = given_credential() or new_credential()
     listener = listen(port)
     for number in (signal.SIGINT, signal.SIGTERM):  # also if a shell started us with SIGINT ignored
@@ -81,8 +84,8 @@ def serve(port: int) -> None:
         try:
             processes.append(start_server(listener, credential, {**environment, **ui}, folder))
             wait_for(port)
-            if subprocess.run(ending_with_us("penumbra.flows.deploy"), check=False, **options).returncode:
-                raise PenumbraError("the deployments of prefect.yaml could not be applied: see the lines above")
+            if subprocess.run(ending_with_us("penumbra.flows.deploy", deployed), check=False, **options).returncode:
+                raise PenumbraError("the deployments could not be applied: see the lines above")
             for pool, limits in WORKERS.items():
                 command = ending_with_us("prefect", "worker", "start", "--pool", pool, "--type", "process", *limits)
                 processes.append(subprocess.Popen(command, start_new_session=True, **options))

@@ -251,7 +251,7 @@ def side_effect_task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Make a function a Prefect task without an artifact, such as a report; a plan leaves it out and gets None."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        run_as_task = task(name=name, cache_policy=NO_CACHE)(function)
+        run_as_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE)(function)
 
         @wraps(function)
         def run_unless_planned(*arguments: P.args, **options: P.kwargs) -> T:

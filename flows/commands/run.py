@@ -123,9 +123,12 @@ def serve(
         bool,
         typer.Option("--env", help="Print the commands by which another shell uses the running server; start none."),
     ] = False,
+    dataset: Annotated[str | None, typer.Option(help="Only the deployments of this data set.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also deployments of data sets that are not here.")] = False,
 ) -> None:
-    """Start server, work pools, workers and all deployments for one machine; Ctrl-C ends them all.
+    """Start server, work pools, workers and deployments for one machine; Ctrl-C ends them all.
 
+    The deployments are those of the data sets whose annotation files are there.
     The server asks for a user and a password: PENUMBRA_AUTH, or new ones at each start, which are printed.
     """
     from penumbra.flows import serve as server
@@ -133,7 +136,7 @@ def serve(
     if env:
         sys.stdout.write(server.environment_of(port))
     else:
-        server.serve(port)
+        server.serve(port, dataset or ("--all" if every else ""))
 
 
 def demo_app(

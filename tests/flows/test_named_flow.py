@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.store import USE, Store
 from penumbra.flows import extract_features
-from penumbra.flows.deploy import without_idle_schedules
+from penumbra.flows.deploy import (
+    ALL,
+    all_deployments,
+    dataset_of,
+    name_of,
+    wanted_of,
+    with_defaults,
+    without_idle_schedules,
+)
 from penumbra.flows.registry import flow_of
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.stage import planning
@@ -27,6 +36,28 @@ def test_a_run_keeps_its_data_set_from_removal(store: Store, monkeypatch: pytest
             flow_of("extract-features").fn(Dataset(name="scenes"))
     assert [len(holders) for holders in held] == [1, 0], "a run holds a lease, a plan none"
     assert store.files.holders(f"{USE}scenes~") == []
+
+
+def test_deployments_are_of_the_data_sets_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.json").write_text("{}")
+    (tmp_path / "mine" / "penumbra.yaml").write_text("build-negatives:\nfull-pipeline:\n")
+    every = all_deployments()
+    assert {dataset_of(it) for it in wanted_of(every, "")} == {"mine", "scenes"}
+    assert [name_of(it) for it in wanted_of(every, "mine")] == [("build-negatives", "mine"), ("full-pipeline", "mine")]
+    assert wanted_of(every, ALL) == every
+    with pytest.raises(PenumbraError, match="did you mean mine"):
+        wanted_of(every, "mime")
+
+
+def test_a_form_shows_the_defaults_of_groups_but_for_those_that_a_preset_sets() -> None:
+    filled = with_defaults("build-negatives", {"dataset": {"name": "mine"}, "masking": {"ratios": [0.1, 0.2, 0.3]}})
+    assert filled["dataset"] == {"name": "mine", "folder": None, "files": {}, "english": True}
+    assert filled["masking"]["ratios"] == [0.1, 0.2, 0.3]
+    assert filled["masking"]["primitives"][0] == "verb"
+    training = {"preset": "scenes-mmn", "training": {"epochs": 3}, "model": {"hidden": 32}}
+    assert with_defaults("train-grounding", training) == training
 
 
 def test_a_schedule_is_on_if_the_data_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import stat
@@ -93,7 +94,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         environment.pop(name, None)
     terminal, end = pty.openpty()
     process = subprocess.Popen(
-        [*PENUMBRA, "serve", "--port", str(port)], env=environment, stdin=end, stdout=end, stderr=end
+        [*PENUMBRA, "serve", "--all", "--port", str(port)], env=environment, stdin=end, stdout=end, stderr=end
     )
     os.close(end)
     threading.Thread(target=_keep, args=(terminal, log), daemon=True).start()
@@ -187,6 +188,8 @@ def test_a_deployment_runs_to_parquet(served: Served) -> None:
         """--param 'filling={"candidates": 2}'"""
     )
     assert done.returncode == 0, done.stdout + done.stderr + served.log.read_text()[-3000:]
+    unnamed = [run["name"] for run in served.api("task_runs/filter") if re.search(r"-[0-9a-f]{3}$", run["name"])]
+    assert unnamed == [], "boxes of the graph"
     store = Store(str(served.home / "artifacts"))
     negatives = store.newest("scenes", "negatives")
     assert store.verify(negatives) == []

@@ -77,7 +77,7 @@ def test_check_shows_an_example_of_each_rejection(tmp_path: Path) -> None:
     assert "[[20.0, 3.0]] of 30.0 s" in output
     assert "window is not two finite numbers" in output
     assert "window clipped to the video's end: 1 row" in output
-    assert "1 videos of test are also in train" in output
+    assert "also in train: 1 video of test" in output
 
 
 def test_check_counts_sentences_without_a_verb(tmp_path: Path) -> None:
