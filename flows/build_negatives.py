@@ -15,7 +15,7 @@ from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.fills import fill
+from penumbra.tasks.negatives.fills import fill, with_provider
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives, Queries
@@ -67,9 +67,10 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
     if settings.sourcing.source != "fills":
         return sentences_of(queries, dictionary, settings)
     masks = run(Masks(annotations, tags, settings.masking))
-    unanswered = ask_hosted(annotations, tags, masks, dictionary, settings.filling)
-    with plan_if(settings.filling.dry_run):  # a dry run only reports the price
-        fills = fill(annotations, tags, masks, dictionary, settings.filling, unanswered)
+    filling = with_provider(settings.filling, dataset)
+    unanswered = ask_hosted(annotations, tags, masks, dictionary, filling)
+    with plan_if(filling.dry_run):  # a dry run only reports the price
+        fills = fill(annotations, tags, masks, dictionary, filling, unanswered)
         parents = annotations, tags, masks, dictionary, fills, embeddings
         chosen = run(ChosenNegatives(*parents, settings.choosing, settings.encoding, reviews_of(dataset.name)))
         quality = quality_of(chosen, queries, settings)

@@ -43,7 +43,7 @@ TEMPLATE = """\
 # flow, and below it the flow's parameters. `penumbra run FLOW --help` lists them; --config and --param override it.
 build-negatives:
   # masking.ratios: [0.25, 0.5, 0.75]   # share of the maskable words that each level masks
-  # providers: [corpus]                 # or openai, gemini, llama, random
+  # providers: [llama]                  # or corpus, openai, gemini, random
 extract-features:
 train-grounding:
   # epochs: 100

@@ -34,6 +34,11 @@ def device_of(name: str) -> "torch.device":
     return device
 
 
+def is_gpu(name: str) -> bool:
+    """Return whether the device of this name is a GPU; torch is not imported to tell that `cpu` is none."""
+    return name != "cpu" and device_of(name).type != "cpu"
+
+
 @contextmanager
 def fast_cpu_matmul(device: "torch.device", has_static_shapes: bool = True) -> Iterator[None]:
     """Compute float32 matrix products with oneDNN on CPUs where MKL, torch's choice, is slow.

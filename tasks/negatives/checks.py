@@ -16,20 +16,16 @@ from typing import Any
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.rows import check_query
 from penumbra.tasks.negatives.fills import put_words
-from penumbra.tasks.negatives.providers import MaskedQuery, Slot
+from penumbra.tasks.negatives.providers import MaskedQuery, Slot, has_valence
 from penumbra.tasks.stage import zip_parts
 from penumbra.tasks.text.dictionary import Dictionary
-from penumbra.tasks.text.relations import Tokens
-from penumbra.tasks.text.wordnet import is_entailed, lemma, stands_alone, takes_object
+from penumbra.tasks.text.wordnet import forms, is_entailed, lemma
 
 WORD = re.compile(r"(?:[^\W_]|')+")
 TRAINING = "train"
 ALWAYS = ("template", "vocabulary", "known_words", "near_synonym", "false", "valence", "same_video", "test_split")
 SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no meaning if the template is not kept
 HELD_OUT = ("composition", "novel_word")
-OBJECTS = ("dobj", "obj")  # arcs to a verb's direct object
-CLAUSES = ("relcl", "acl", "acl:relcl")  # a verb of such a clause may have its object outside
-PASSIVES = ("nsubjpass", "auxpass", "nsubj:pass", "aux:pass")
 
 
 def normal_form(text: str) -> str:
@@ -43,19 +39,6 @@ def may_be_true(slots: Sequence[Slot], words: Sequence[str]) -> bool:
     One word that does not makes the sentence false.
     """
     return all(is_entailed(word, slot.word, slot.primitive) for slot, word in zip(slots, words, strict=True))
-
-
-def has_valence(tokens: Tokens, slot: Slot, word: str) -> bool:
-    """Return whether a verb can take the direct object of the verb that it replaces, or do without one.
-
-    Nothing is asked where the verb itself could not, for then the parser is wrong or the verb has a particle.
-    """
-    verb = tokens[slot.token]
-    arcs = {token["dep"] for token in tokens if token["head"] == slot.token}
-    if slot.primitive != "verb" or verb["dep"] in CLAUSES or not arcs.isdisjoint(PASSIVES):
-        return True
-    can = stands_alone if arcs.isdisjoint(OBJECTS) else takes_object
-    return can(lemma(word, "verb")) or not can(lemma(slot.word, "verb"))
 
 
 def sentence_fault(text: str, query: str) -> str:
@@ -81,6 +64,7 @@ class LeakageFilter:
         self.vocabulary: set[str] = set()  # of the training split
         self._pairs: dict[str, set[str]] = defaultdict(set)  # the held-out compositions
         self._words: set[str] = set()
+        self._unseen: set[str] = set()  # words of the test splits alone
         self._tests: set[str] = set()
         self.is_labelled = False  # whether a test split labels what is new in it
         training: set[str] = set()
@@ -92,6 +76,7 @@ class LeakageFilter:
                 self.vocabulary.update(WORD.findall(row["query"].lower()))
             else:
                 self._tests.add(normal_form(row["query"]))
+                self._unseen.update(WORD.findall(row["query"].lower()))
             for label in row["novel"]:
                 self.is_labelled = True
                 words = [word.lower() for word in label["words"]]
@@ -99,6 +84,7 @@ class LeakageFilter:
                     self._pairs[words[0]].add(words[1])
                 elif len(words) == 1:
                     self._words.add(words[0])
+        self._unseen -= self.vocabulary
         for query in sorted(training):
             lemmas = self.lemmas(query)
             self._words -= lemmas
@@ -117,9 +103,10 @@ class LeakageFilter:
         """Return a text with one lemma for each word: the same for "opens the doors" and "open the door"."""
         return " ".join([min(self.forms.get(word, (word,))) for word in WORD.findall(text.lower())])
 
-    def has_only_known_words(self, text: str) -> bool:
-        """Return whether the training split has every word of a text."""
-        return self.vocabulary.issuperset(WORD.findall(text.lower()))
+    def has_only_known_words(self, text: str, others: Collection[str] = ()) -> bool:
+        """Return whether the training split has each word of a text; `others` need only be in no test split."""
+        unknown = set(WORD.findall(text.lower())) - self.vocabulary
+        return unknown <= set(others) and unknown.isdisjoint(self._unseen)
 
     def leaks(self, text: str) -> bool:
         """Return whether a text is a query of a test split."""
@@ -168,11 +155,11 @@ class Checks:
         slots = query.levels[level - 1]
         is_kept = len(slots) == len(words) and text == put_words(query, level, words)
         yield "template", "" if is_kept else "template is not kept"
-        # words of the training split with the slot's primitive and fine tag, and no form of the masked word
+        # English words of the slot's primitive and fine tag or the dictionary's; no form of the masked word
         is_offered = all(map(self._is_on_offer, slots, words))
         yield "vocabulary", "" if is_offered else "word is not on offer for its slot"
         # a fill may join the text that follows it ("light's")
-        is_known = self.leakage.has_only_known_words(text)
+        is_known = self.leakage.has_only_known_words(text, words)
         yield "known_words", "" if is_known else "has a word that the training split lacks"
         # at level 1 nothing else may change
         pairs = zip(slots, words, strict=True) if level == 1 else ()
@@ -191,5 +178,7 @@ class Checks:
         """Return whether a slot may take a word; computed once for each kind of slot."""
         key = (slot.kind, word)
         if key not in self._offered:
-            self._offered[key] = slot.may_take(word, self.dictionary)
+            is_english = (slot.primitive, slot.tag) in forms(word) and not slot.is_subject
+            is_other = lemma(word, slot.primitive) not in (slot.lemma, lemma(slot.word, slot.primitive))
+            self._offered[key] = slot.may_take(word, self.dictionary) or (is_english and is_other)
         return self._offered[key]

@@ -5,7 +5,7 @@ A provider of Penumbra is a class of `providers.settings`. A provider of another
 """
 
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
@@ -15,6 +15,7 @@ from penumbra.tasks.negatives.providers.settings import Corpus, Gemini, HostedSe
 from penumbra.tasks.parameter_group import Parameters
 
 GROUP = "penumbra.providers"  # of entry points
+FEW = 2_000  # training queries from which corpus knows enough of what goes with what (docs/results/negatives.md)
 
 BUILT_IN: tuple[type[ProviderSettings], ...] = (OpenAI, Gemini, Llama, Corpus, Random)
 PROVIDERS: dict[str, type[ProviderSettings] | EntryPoint] = {
@@ -59,20 +60,28 @@ class Filling(Parameters):
     """The providers that fill the masks, the number of candidates, and the cost limit."""
 
     providers: list[ProviderName] = Field(
-        ["corpus"],
-        min_length=1,
-        description="Providers of the candidates; a text that two of them give counts as the first one's. "
+        [],
+        description=f"Providers of the candidates; none: llama for fewer than {FEW:,} training queries, corpus "
+        "for more. A text that two of them give counts as the first one's. "
         + "; ".join(f"{settings.provider}: {settings.about}" for settings in BUILT_IN)
         + ".",
     )
     candidates: int = Field(
-        16, ge=1, le=64, description="Candidates for each query and level from corpus and from random."
+        16,
+        ge=1,
+        le=64,
+        description="Candidates for each query and level from corpus and from random; llama gives three or fewer.",
     )
     asked_candidates: int = Field(
-        1, ge=1, le=16, description="Candidates for each query and level from a language model."
+        1, ge=1, le=16, description="Candidates for each query and level from a hosted model."
     )
     seed: int = Field(0, description="The same seed gives the same fills, and the same words on offer, everywhere.")
-    options: int = Field(6, ge=2, le=26, description="Words on offer to a language model for each slot.")
+    options: int = Field(6, ge=2, le=26, description="Words on offer to a hosted model for each slot.")
+    vocabulary: Literal["open", "dictionary"] = Field(
+        "open",
+        description="Words that llama may take: of the dictionary and other English words, or of the dictionary alone, "
+        "as in the paper.",
+    )
     queries_a_request: int = Field(
         16, ge=1, le=100, description="Queries in one request to a hosted model; more are cheaper, fewer more accurate."
     )
@@ -80,7 +89,7 @@ class Filling(Parameters):
         "fill-slots-1", description="Prompt of the hosted models: a file of prompts/, without the suffix .txt."
     )
     substitute: bool = Field(
-        True, description="Whether corpus fills what no provider filled; otherwise it is left out."
+        True, description="Whether corpus fills what no hosted model answered; otherwise it is left out."
     )
     max_cost_usd: float | None = Field(
         None, gt=0, description="The most that a run may spend on hosted models; answers that it received are kept."

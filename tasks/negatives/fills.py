@@ -4,9 +4,11 @@ Hosted language models are asked before (`ask`); the stage then reads their answ
 """
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +19,9 @@ from prefect.runtime import flow_run
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.data.dataset import Dataset, read_rows
+from penumbra.tasks.negatives.filling import FEW, Filling
+from penumbra.tasks.negatives.language_model import INSTALL, is_at_hand
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import NotYetError, Stage, logger, read_part, run, zip_parts
@@ -27,6 +31,7 @@ from penumbra.tasks.text.masks import render
 STAGE = "fills"
 FILLED, FAILED = "filled", "failed"
 SUBSTITUTE = "corpus"  # the provider that fills what no other filled
+SECONDS = 1.0  # that a core takes for a query with the small language model
 SUBSTITUTED = "no provider that was asked filled it"
 
 
@@ -189,9 +194,35 @@ def fill(
     """Fill every level of every query with every provider; unless it is one of them, `corpus` fills what is left."""
     parents = annotations, tags, masks, dictionary
     fills = tuple(run(Fills(*parents, name, filling, unanswered.get(name, ""))) for name in filling.providers)
-    if not filling.substitute or SUBSTITUTE in filling.providers:
+    # what a local model leaves open, it found no natural word for
+    if not filling.substitute or not filling.hosted or SUBSTITUTE in filling.providers:
         return fills
     return (*fills, run(Fills(*parents, SUBSTITUTE, filling, others=fills)))
+
+
+def with_provider(filling: Filling, dataset: Dataset) -> Filling:
+    """Return the parameters with a provider if none is named: `llama` for few training queries, `corpus` for many."""
+    if filling.providers:
+        return filling
+    count = sum(1 for _ in islice(read_rows(dataset.split_files()["train"], "train"), FEW))
+    provider, model = "corpus", filling.llama.model
+    if count < FEW and is_at_hand(model):
+        provider, minutes = "llama", max(1, round(count * SECONDS / 60 / (os.cpu_count() or 1)))
+        logger().info(
+            "%d training queries: the language model %s fills them, about %d min on a CPU (providers=[corpus] takes "
+            "seconds)",
+            count,
+            model,
+            minutes,
+        )
+    elif count < FEW:
+        logger().warning(
+            "%d training queries are few: corpus, which knows no other text, fills them nearly at random. Install a "
+            "language model (%s) or name a provider with filling.providers",
+            count,
+            INSTALL,
+        )
+    return filling.model_copy(update={"providers": [provider]})
 
 
 def run_id() -> str:

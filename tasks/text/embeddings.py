@@ -20,7 +20,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, pad_batch
+from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, is_gpu, pad_batch
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, read_part
 
@@ -44,7 +44,7 @@ class Encoding(Parameters):
     @property
     def on_gpu(self) -> bool:
         """Whether the encoder is on a GPU, where one process makes all parts."""
-        return self.device != "cpu" and device_of(self.device).type != "cpu"
+        return is_gpu(self.device)
 
 
 def model_source(sentence_model: str) -> str:

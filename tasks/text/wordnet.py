@@ -265,3 +265,20 @@ def stands_alone(verb: str) -> bool:
 def _has_valence(verb: str, bit: int) -> bool:
     common = _senses(verb, "v", LEAST_VALENCE)
     return not common or any(valence & bit for synset, _, valence in _all_senses(verb, "v") if synset in common)
+
+
+# -- how alike --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1 << 18)
+def likeness(word: str, other: str, primitive: str) -> float:
+    """Return how alike two words are, from 0 to 1: the share of what is above either in WordNet that is above both.
+
+    The closest pair of their common senses counts. With one hypernym each it is Wu and Palmer's similarity (ACL 1994).
+    """
+    part = PARTS.get(primitive, "")
+    mine, others = (
+        [_above({sense}, 99) for stem in _stems(form.lower(), part) for sense in _senses(stem, part)]
+        for form in (word, other)
+    )
+    return max((2 * len(a & b) / (len(a) + len(b)) for a in mine for b in others), default=0.0)

@@ -17,6 +17,11 @@ from typing import Any, ClassVar, Protocol
 from penumbra.tasks.parameter_group import Parameters
 from penumbra.tasks.text.dictionary import Dictionary, Offer
 from penumbra.tasks.text.relations import Tokens
+from penumbra.tasks.text.wordnet import lemma, stands_alone, takes_object
+
+OBJECTS = ("dobj", "obj")  # arcs to a verb's direct object
+CLAUSES = ("relcl", "acl", "acl:relcl")  # a verb of such a clause may have its object outside
+PASSIVES = ("nsubjpass", "auxpass", "nsubj:pass", "aux:pass")
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,19 @@ class Slot:
     def offered_class(self, dictionary: Dictionary) -> tuple[str, str]:
         """Return the class and fine tag of the words on offer; the tag is nearly always the slot's own."""
         return dictionary.choice(*self.kind)[0]
+
+
+def has_valence(tokens: Tokens, slot: Slot, word: str) -> bool:
+    """Return whether a verb can take the direct object of the verb that it replaces, or do without one.
+
+    Nothing is asked where the verb itself could not, for then the parser is wrong or the verb has a particle.
+    """
+    verb = tokens[slot.token]
+    arcs = {token["dep"] for token in tokens if token["head"] == slot.token}
+    if slot.primitive != "verb" or verb["dep"] in CLAUSES or not arcs.isdisjoint(PASSIVES):
+        return True
+    can = stands_alone if arcs.isdisjoint(OBJECTS) else takes_object
+    return can(lemma(word, "verb")) or not can(lemma(slot.word, "verb"))
 
 
 @dataclass(frozen=True)
@@ -131,7 +149,10 @@ class SharedSettings(Protocol):
     def seed(self) -> int: ...
 
     @property
-    def options(self) -> int: ...  # words on offer to a language model for a slot
+    def options(self) -> int: ...  # words on offer to a hosted model for a slot
+
+    @property
+    def vocabulary(self) -> str: ...  # open, or dictionary: the words that a local model may take
 
     @property
     def prompt(self) -> str: ...  # of the hosted models
@@ -157,7 +178,11 @@ class ProviderSettings(Parameters):
     free: ClassVar[bool] = False  # whether candidates cost almost nothing, so that `filling.candidates` are made
     version: ClassVar[int] = 1  # increased by each change of its fills
     by_workers: ClassVar[bool] = True  # whether every worker, on any host, may create its own provider
-    on_device: ClassVar[bool] = False  # whether it needs a GPU or all cores; of workers only a cluster's create it
+
+    @property
+    def on_device(self) -> bool:
+        """Whether it needs a GPU or all cores: of workers, only a cluster's create it."""
+        return False
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
         """Return what its fills depend on besides masks, dictionary, seed and the number of candidates."""

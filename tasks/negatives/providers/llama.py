@@ -1,38 +1,52 @@
-"""Provider `llama`: local weights score the words on offer for a slot in their sentence; nothing is generated.
+"""Provider `llama`: a language model on this machine proposes words for a slot and scores the sentences with them.
 
-A word's score is log P(the rest of the sentence from the first token in which the words differ, up to the sentence's
-end | the tokens that they share). So words of several tokens are scored correctly, and even a tiny model can only give
-a word on offer. Slots are filled one after the other in the masking order: slots that are filled hold their new words,
-later ones their own, so each level reads as it will be written and keeps the level before.
+Some of the data set's own sentences stand before each sentence, so the model expects sentences of their kind. For a
+slot, it proposes the likeliest next words of the slot's primitive class and fine tag: those of the dictionary and, with
+an open vocabulary, other English words (`penumbra.tasks.text.wordnet`). Words that may be true of the same moment, that
+repeat a word of the sentence, or that do not go with the verb's object are left out. Then log P(sentence) decides.
 
-Sharing makes it fast: the prompt's keys and values are computed once, a slot's words lie side by side in one row after
-the tokens that they share (each attends to those and to itself alone), and rows of many queries form a batch.
+A beam of fillings is kept from slot to slot and from level to level. A filling is ranked by the mean log P of its
+levels, so a word of level 1 that leaves no good word for level 2 is dropped. Gumbel noise makes the choice a draw
+without replacement (Kool et al., ICML 2019): several good fillings, and the same ones for the same seed.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.files import file_digest
-from penumbra.tasks.devices import device_of
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
-from penumbra.tasks.negatives.providers.questions import Prompt, WordLists
+from penumbra.tasks.negatives.language_model import LanguageModel, Scores
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, SharedSettings, Slot, TrainingText, has_valence
+from penumbra.tasks.negatives.providers.questions import load_prompt
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
+from penumbra.tasks.text import wordnet
+from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import render
+from penumbra.tasks.text.relations import Tokens
 
 if TYPE_CHECKING:
-    from torch import Tensor, device
+    from penumbra.tasks.negatives.providers.settings import Llama
 
-BATCH_TOKENS = 2048  # that go through the model at once: 1 GB of next-token scores with Llama 3's vocabulary
-QUERIES = 1024  # queries filled at once: bounds the memory whatever the size of a part
+PROMPT = "sentence-2"
+SENTENCES = 10  # of the data set before each sentence
+LONGEST = 20  # tokens that such a sentence may have
+BEAM = 3  # fillings of a query that are kept
+CHILDREN = 2  # of these, the most that continue the same filling
+FIRST = 20  # words that are scored for a query's first slot: more, as they were proposed without the words that follow
+FURTHER = 6  # words that are scored for each further slot of each filling
+QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
-Scores = NDArray[np.float64]
+# In nats of log P(sentence):
+COST = 7.0  # the most that a word may cost; a slot for which every word costs more is not filled
+KNOWN = 1.0  # preference for a word of the dictionary
+ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
+LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
+EXPECTED = 0.5  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
+RAREST = -8.0  # log P(word | the words before it) from which it is no less expected
 
 
 class LlamaProvider:
@@ -43,283 +57,246 @@ class LlamaProvider:
 
     name = "llama"
 
-    def __init__(self, lists: WordLists, model: str, device: str, prompt: Prompt, temperature: float) -> None:
-        self.lists, self.temperature, self.prompt = lists, temperature, prompt.label
-        loaded, tokenizer = load(model, device)
-        self.model = weights_name(model, loaded)
-        self.scorer = WordScorer(loaded, tokenizer, prompt)
+    def __init__(self, training: TrainingText, settings: "Llama", filling: SharedSettings) -> None:
+        prompt = load_prompt(PROMPT, "sentences")
+        sentences = "\n".join(example_sentences(training.tokens, filling.seed))
+        before = f"{prompt.static}\n{prompt.fill(sentences=sentences)}\n"
+        self.language_model = LanguageModel.load(settings.model, settings.device, before)
+        self.vocabulary = Vocabulary(training.dictionary, self.language_model, filling.vocabulary == "open")
+        self.model, self.prompt = self.language_model.name, prompt.label
+        self.temperature, self.seed = settings.temperature, filling.seed
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield the fills candidate after candidate; `prompt_tokens` of a level are those of its new slots."""
+        """Yield the distinct fills of each level, the best ones first: at most three for each level."""
         chains = [chain for query in queries for chain in query.chains()]
-        for candidate in range(candidates):
-            for start in range(0, len(chains), QUERIES):
-                yield from self._fill(chains[start : start + QUERIES], candidate)
+        for start in range(0, len(chains), QUERIES):
+            beams = [Beam(chain, self.vocabulary) for chain in chains[start : start + QUERIES]]
+            scores = self.language_model.log_probabilities([beam.text({}) for beam in beams])
+            for beam, (score, _) in zip(beams, scores, strict=True):
+                beam.begin(score)
+            for turn in range(max((len(beam.turns) for beam in beams), default=0)):
+                self._fill([beam for beam in beams if turn < len(beam.turns)], turn)
+            for beam in beams:
+                yield from beam.fills(candidates)
 
-    def _fill(self, queries: Sequence[MaskedQuery], candidate: int) -> Iterator[Fill]:
-        """Yield one candidate of every query and level: first every query's first slot, then every second."""
-        offers = self.lists.draw(queries, candidate)
-        states = [FillState(query, lists) for query, lists in zip(queries, offers, strict=True)]
-        for turn in range(max((len(state.turns) for state in states), default=0)):
-            active = [state for state in states if turn < len(state.turns)]
-            scored = self.scorer.score([state.sentences(turn) for state in active])
-            for state, (scores, tokens) in zip(active, scored, strict=True):
-                # "llama" separates these draws from those of the words on offer
-                qid, first, token = f"llama {state.query.qid}", state.query.first, state.turns[turn].slot.token
-                seed = row_seed(self.lists.seed, qid, candidate, first, token)
-                draw = float(uniform(np.array([seed], np.uint64), 0)[0])
-                state.take(turn, choose(scores, self.temperature, draw), tokens)
-        for state in states:
-            yield from state.fills()
+    def _fill(self, beams: Sequence["Beam"], turn: int) -> None:
+        """Fill the same turn of several queries; what several of them ask the model is asked once."""
+        states = [(beam, state) for beam in beams for state in beam.states]
+        lefts = [beam.left(state, turn) for beam, state in states]
+        words = [
+            self.vocabulary.words(beam.turns[turn].slot, left) for (beam, _), left in zip(states, lefts, strict=True)
+        ]
+        keys = [(left, id(own)) for left, own in zip(lefts, words, strict=True)]
+        asked = dict(zip(keys, words, strict=True))
+        next_words = self.language_model.next_tokens(
+            [left.rstrip() for left, _ in asked], [own.first for own in asked.values()]
+        )
+        expected = dict(zip(asked, next_words, strict=True))
+        proposed = [
+            beam.propose(state, turn, own, expected[key])
+            for (beam, state), own, key in zip(states, words, keys, strict=True)
+        ]
+        choices = [
+            tuple(beam.text(state.words | {beam.turns[turn].slot.token: word}) for word in preferences)
+            for (beam, state), preferences in zip(states, proposed, strict=True)
+        ]
+        distinct = [choice for choice in dict.fromkeys(choices) if choice]
+        scores = {(): np.zeros(0), **dict(zip(distinct, self.language_model.compare(distinct), strict=True))}
+        children: dict[int, list[State]] = {id(beam): [] for beam in beams}
+        for (beam, state), preferences, choice in zip(states, proposed, choices, strict=True):
+            children[id(beam)] += beam.children(state, turn, preferences, scores[choice])
+        for beam in beams:
+            beam.select(turn, children[id(beam)], self.temperature, self.seed)
 
 
-def choose(scores: Scores, temperature: float, draw: float) -> int | None:
-    """Return the index of the best score, or at a temperature that of `draw` in [0, 1); None without finite scores."""
-    if not np.isfinite(scores).all():
-        return None
-    if temperature == 0:
-        return int(scores.argmax())
-    with np.errstate(over="ignore"):  # at the lowest temperatures, exp(-inf) is 0
-        mass = np.cumsum(np.exp((scores - scores.max()) / temperature))
-    return min(int(np.searchsorted(mass, draw * mass[-1], side="right")), len(mass) - 1)
+def example_sentences(queries: Iterable[Tokens], seed: int) -> list[str]:
+    """Return some different sentences that are not long, drawn by their digests."""
+
+    def digest(text: str) -> bytes:
+        return blake2b(f"{seed} {text}".encode(), digest_size=8).digest()
+
+    texts = {render(list(tokens), {}) for tokens in queries if len(tokens) <= LONGEST}  # type: ignore[arg-type]
+    return nsmallest(SENTENCES, sorted(texts), key=digest)
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+class Words(NamedTuple):
+    """The words that a slot may take, the first token of each, its number of tokens, and the preference for it."""
+
+    texts: list[str]
+    first: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    preferences: Scores
+
+
+class Vocabulary:
+    """The words that slots may take: the dictionary's, and with an open vocabulary English words that are a token."""
+
+    def __init__(self, dictionary: Dictionary, model: LanguageModel, is_open: bool) -> None:
+        self.dictionary, self.model = dictionary, model
+        self.english: dict[tuple[str, str], list[str]] = {}
+        for token in sorted(model.tokenizer.get_vocab()) if is_open else ():
+            word = token[1:]
+            if token[:1] in "Ġ▁" and word.isascii() and word.isalpha() and word.islower():  # a blank and a word
+                for form in wordnet.forms(word):
+                    self.english.setdefault(form, []).append(word)
+        self._words: dict[tuple[Any, bool], Words] = {}
+
+    def texts(self, slot: Slot) -> list[str]:
+        """Return the words that a slot may take, those of the dictionary first; a subject's slot takes no others."""
+        offer, own = slot.choice(self.dictionary)
+        known = [word for i, word in enumerate(offer.words) if i not in own]
+        if slot.is_subject:
+            return known
+        lemma = wordnet.lemma(slot.word, slot.primitive)
+        others = self.english.get((slot.primitive, slot.tag), ())
+        return known + [
+            word for word in others if word not in offer.places and wordnet.lemma(word, slot.primitive) != lemma
+        ]
+
+    def words(self, slot: Slot, left: str) -> Words:
+        """Return the words that a slot may take as they stand after the text `left`."""
+        key = (slot.kind, left.endswith(" "))
+        if key not in self._words:
+            texts, (offer, _) = self.texts(slot), slot.choice(self.dictionary)
+            # a blank belongs to the token of the word that follows it
+            tokens = self.model.tokens([f"{' ' * left.endswith(' ')}{slot.surface(word)}" for word in texts])
+            alike = [wordnet.likeness(word, slot.word, "noun") if slot.primitive == "noun" else 0 for word in texts]
+            known = [word in offer.places for word in texts]
+            first, lengths = [ids[0] for ids in tokens], [len(ids) for ids in tokens]
+            preferences = KNOWN * np.array(known, np.float64) + ALIKE * np.array(alike, np.float64)
+            self._words[key] = Words(texts, np.array(first, np.int64), np.array(lengths, np.int64), preferences)
+        return self._words[key]
+
+
+# -- fillings ---------------------------------------------------------------------------------------------------------
 
 
 class Turn(NamedTuple):
-    """A slot to fill, the first level that has it, and its words on offer."""
+    """A slot to fill, the first level that has it, and whether it is the last one of the level."""
 
     level: int
     slot: Slot
-    words: tuple[str, ...]
+    is_last: bool
 
 
-class FillState:
-    """The filling of one query: `turns` are its slots in the order of filling, `chosen` the words so far, by token."""
+@dataclass(frozen=True)
+class State:
+    """A filling: its words by token, log P of each finished level and of the sentence as it is, the sum of preferences.
 
-    def __init__(self, query: MaskedQuery, offers: Sequence[tuple[str, ...]]) -> None:
+    `parent` is the id of the filling that it continues.
+    """
+
+    words: dict[int, str] = field(default_factory=dict)
+    finished: tuple[float, ...] = ()
+    score: float = 0.0
+    preference: float = 0.0
+    parent: int = 0
+
+    @property
+    def rank(self) -> float:
+        """The mean log P of its levels and the preference for its words: higher is better."""
+        return (sum(self.finished) + self.score) / (len(self.finished) + 1) + self.preference
+
+
+class Beam:
+    """The fillings of one query: `turns` are its slots in the order of filling."""
+
+    def __init__(self, query: MaskedQuery, vocabulary: Vocabulary) -> None:
         self.query = query
         self.turns: list[Turn] = []
-        self.chosen: dict[int, str] = {}
+        self.states: list[State] = []
         self.problems: dict[int, str] = {}
-        self.tokens = dict.fromkeys(range(query.first, query.first + len(query.levels)), 0)
         self.slots = {slot.token: slot for slot in query.levels[-1]}
-        offered = {slot.token: words for slot, words in zip(query.levels[-1], offers, strict=True)}
-        known: set[int] = set()
+        self.lemmas = {form.lower() for token in query.tokens for form in (token["lemma"], token["text"])}
+        filled: set[int] = set()
         for level, slots in enumerate(query.levels, query.first):
-            empty = next((slot for slot in slots if not offered[slot.token]), None)
+            empty = next((slot for slot in slots if not vocabulary.texts(slot)), None)
             if empty:
                 self.problems[level] = empty.no_word_problem()
             else:
-                self.turns += [Turn(level, s, offered[s.token]) for s in slots if s.token not in known]
-                known.update(slot.token for slot in slots)
+                new = [slot for slot in slots if slot.token not in filled]
+                self.turns += [Turn(level, slot, slot is new[-1]) for slot in new]
+                filled.update(slot.token for slot in slots)
 
-    def sentences(self, turn: int) -> list[str]:
-        """Return the query with each word of a turn in its slot, one sentence a word."""
-        shown = {token: self.slots[token].surface(word) for token, word in self.chosen.items()}
-        slot = self.turns[turn].slot
-        return [render(self.query.tokens, shown | {slot.token: slot.surface(word)}) for word in self.turns[turn].words]
+    def begin(self, score: float) -> None:
+        """Begin with the query, of log P `score`: NaN if it is too long for the model."""
+        self.states = [State(score=score)]
+        if self.turns and not np.isfinite(score):
+            self._give_up(0, "the sentence is too long for the model")
 
-    def take(self, turn: int, index: int | None, tokens: int) -> None:
-        """Put the index-th word into the turn's slot; without an index, all levels from here on fail."""
-        level, slot, words = self.turns[turn].level, self.turns[turn].slot, self.turns[turn].words
-        self.tokens[level] += tokens
-        if index is None:
-            problem = f"the model gives no finite likelihood to the words for {slot.word!r}"
-            self.problems |= dict.fromkeys((later for later in self.tokens if later >= level), problem)
-            del self.turns[turn:]
-        else:
-            self.chosen[slot.token] = words[index]
+    def text(self, words: Mapping[int, str]) -> str:
+        """Return the query with words in some of its slots."""
+        return render(self.query.tokens, {token: self.slots[token].surface(word) for token, word in words.items()})
 
-    def fills(self) -> Iterator[Fill]:
-        """Yield the fill of each level, or its problem."""
+    def left(self, state: State, turn: int) -> str:
+        """Return the sentence up to a turn's slot, with the blank before it."""
+        tokens = self.query.tokens[: self.turns[turn].slot.token]
+        words = {token: self.slots[token].surface(word) for token, word in state.words.items()}
+        return "".join(words.get(i, t["text"]) + " " * t["space_after"] for i, t in enumerate(tokens)).lstrip()
+
+    def propose(self, state: State, turn: int, words: Words, expected: Scores) -> dict[str, float]:
+        """Return the likeliest words for a turn's slot, and the preference for each, from log P after the words before.
+
+        If every other word may be true of the moment, the slot takes one of those, for another word is already false.
+        """
+        slot, (index, number) = self.turns[turn].slot, self.query.part
+        count = number * (FURTHER if turn else FIRST)
+        present = self.lemmas | {wordnet.lemma(word, self.slots[at].primitive) for at, word in state.words.items()}
+        false, entailed = list[int](), list[int]()
+        order = np.argsort(-(expected + words.preferences - LONGER * (words.tokens - 1)), kind="stable")
+        for place in order.tolist():
+            word = words.texts[place]
+            lemma = wordnet.lemma(word, slot.primitive)
+            if {lemma, word} & present or not has_valence(self.query.tokens, slot, word):
+                continue
+            (entailed if wordnet.is_entailed(word, slot.word, slot.primitive) else false).append(place)
+            if len(false) == count:
+                break
+        places = (false or entailed[:count] * (turn > 0))[index::number]
+        preferences = words.preferences - EXPECTED * np.maximum(expected, RAREST)
+        return {words.texts[place]: float(preferences[place]) for place in places}
+
+    def children(self, state: State, turn: int, preferences: Mapping[str, float], scores: Scores) -> list[State]:
+        """Return the filling with each of these words in a turn's slot, but for those that cost too much."""
+        token = self.turns[turn].slot.token
+        return [
+            State(state.words | {token: word}, state.finished, float(score), state.preference + preference, id(state))
+            for (word, preference), score in zip(preferences.items(), scores, strict=True)
+            if score >= state.score - COST
+        ]
+
+    def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:
+        """Keep the best fillings by their ranks with Gumbel noise."""
+        _, slot, is_last = self.turns[turn]
+        if not children:
+            self._give_up(turn, f"no other word for {slot.word!r} reads naturally")
+            return
+        names = [f"llama {self.query.qid} {' '.join(child.words.values())}" for child in children]
+        seeds = np.array([row_seed(seed, name, self.query.first, slot.token) for name in names], np.uint64)
+        noise = -np.log(-np.log(np.clip(uniform(seeds, 0), 1e-12, 1 - 1e-12)))
+        ranks = np.array([child.rank for child in children]) + temperature * noise
+        kept: list[State] = []
+        for place in np.argsort(-ranks, kind="stable").tolist():
+            child = children[place]
+            if turn == 0 or sum(other.parent == child.parent for other in kept) < CHILDREN:
+                kept.append(child)
+        kept = kept[:BEAM]
+        self.states = [replace(it, finished=(*it.finished, it.score)) for it in kept] if is_last else kept
+
+    def _give_up(self, turn: int, problem: str) -> None:
+        """Leave out the levels from a turn's on."""
+        later = range(self.turns[turn].level, self.query.first + len(self.query.levels))
+        self.problems |= dict.fromkeys(later, problem)
+        del self.turns[turn:]
+
+    def fills(self, candidates: int) -> Iterator[Fill]:
+        """Yield the distinct fills of each level, or its problem."""
         for level, slots in enumerate(self.query.levels, self.query.first):
-            problem = self.problems.get(level, "")
-            words = () if problem else tuple(self.chosen[slot.token] for slot in slots)
-            yield Fill(self.query.qid, level, words, problem, prompt_tokens=self.tokens[level])
-
-
-# -- scores -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Row:
-    """A slot in a batch: the tokens that its sentences share, then each word's further tokens, side by side.
-
-    `branches` says which word a token belongs to (0: all words, n: the n-th). The token at `sources[i]` predicts
-    `targets[i]`, which counts for word `words[i]`. The first `cached` tokens are the prompt's and not in the row.
-    """
-
-    cached: int
-    ids: list[int]
-    branches: list[int]
-    positions: list[int]
-    sources: list[int] = field(default_factory=list)
-    targets: list[int] = field(default_factory=list)
-    words: list[int] = field(default_factory=list)
-
-
-def row_of(texts: list[list[int]], prompt: list[int], first: int) -> Row:
-    """Return the row of a slot, whose words have the numbers `first`, `first + 1`, and so on."""
-    common = _common_prefix(texts)
-    cached = min(_common_prefix([texts[0], prompt]), common - 1, len(prompt) - 1)
-    shared = common - cached
-    row = Row(cached, texts[0][cached:common], [0] * shared, list(range(cached, common)))
-    for number, text in enumerate(texts):
-        start, rest = len(row.ids), text[common:]
-        row.ids += rest[:-1]  # the last one is predicted but not read
-        row.branches += [number + 1] * (len(rest) - 1)
-        row.positions += range(common, len(text) - 1)
-        row.sources += [shared - 1, *range(start, len(row.ids))]
-        row.targets += rest
-        row.words += [first + number] * len(rest)
-    return row
-
-
-def _common_prefix(texts: list[list[int]]) -> int:
-    """Return how many tokens the texts share at their beginning."""
-    columns = enumerate(zip(*texts, strict=False))
-    return next((index for index, ids in columns if len(set(ids)) > 1), min(map(len, texts)))
-
-
-class WordScorer:
-    """Log-probabilities of sentences that differ in a word, under a causal transformer."""
-
-    def __init__(self, model: Any, tokenizer: Any, prompt: Prompt) -> None:
-        import torch
-        from transformers import DynamicCache
-
-        self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
-        self.device: device = model.device
-        self.batch_tokens = BATCH_TOKENS
-        self.begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-        self.static = [self.begin, *self._tokenize([prompt.static])[0]]
-        cache: Any = DynamicCache()
-        with torch.inference_mode():
-            model(input_ids=torch.tensor([self.static], device=self.device), past_key_values=cache, use_cache=True)
-        self.layers = [(layer.keys, layer.values) for layer in cache.layers]  # (1, heads, tokens, head dimension) each
-
-    def score(self, choices: Sequence[Sequence[str]]) -> list[tuple[Scores, int]]:
-        """Return each choice's scores of its sentences, up to a constant log P(sentence | prompt).
-
-        With them comes the number of tokens read: those that the sentences share once, and the rest of each.
-        """
-        # each text: the prompt, the sentence and the sentence's end
-        filled = [f"{self.prompt.static}\n{self.prompt.fill(sentence=s)}" for choice in choices for s in choice]
-        texts = [[self.begin, *ids, self.tokenizer.eos_token_id] for ids in self._tokenize(filled)]
-        ends = np.cumsum([len(choice) for choice in choices])
-        spans = [(end - len(choice), end) for choice, end in zip(choices, ends.tolist(), strict=True)]
-        rows = {start: row_of(texts[start:end], self.static, start) for start, end in spans if end - start > 1}
-        scores = self._scores(list(rows.values()), len(texts))
-        return [(scores[start:end], len(rows[start].ids) if start in rows else 0) for start, end in spans]
-
-    def _tokenize(self, texts: list[str]) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-        return ids
-
-    def _scores(self, rows: list[Row], words: int) -> Scores:
-        """Return the scores (words) from all rows, run in batches of similar length, the longest rows first."""
-        import torch
-
-        rows = sorted(rows, key=lambda row: (row.cached, -len(row.ids)))
-        parts: list[Tensor] = []  # stay on the device until the last batch is submitted
-        with torch.inference_mode():
-            for _, same in groupby(rows, key=lambda row: row.cached):
-                group = list(same)
-                while group:
-                    count = max(1, self.batch_tokens // len(group[0].ids))
-                    try:
-                        parts.append(self._run(group[:count]))
-                        del group[:count]
-                    except torch.OutOfMemoryError:
-                        if count == 1:
-                            raise PenumbraError(f"{self.device} has too little memory for one sentence") from None
-                        self.batch_tokens //= 2
-        scores = np.zeros(words)
-        if parts:
-            numbers = [word for row in rows for word in row.words]
-            np.add.at(scores, numbers, torch.cat(parts).cpu().double().numpy())
-        return scores
-
-    def _run(self, rows: list[Row]) -> "Tensor":
-        """Return the log-probability of each target of each row, one after the other."""
-        import torch
-        from transformers import DynamicCache
-
-        width, cached, cache = len(rows[0].ids), rows[0].cached, DynamicCache()
-        for layer, states in enumerate(self.layers):
-            keys, values = (part[:, :, :cached].expand(len(rows), -1, -1, -1) for part in states)
-            cache.update(keys, values, layer)
-        logits = self.model(
-            input_ids=self._padded([row.ids for row in rows], width, 0),
-            position_ids=self._padded([row.positions for row in rows], width, 0),
-            attention_mask=self._mask(self._padded([row.branches for row in rows], width, -1), cached),
-            past_key_values=cache,
-            use_cache=True,
-        ).logits.flatten(0, 1)  # (rows * width, vocabulary)
-        sources = np.concatenate([np.array(row.sources) + i * width for i, row in enumerate(rows)])
-        needed, which = (torch.from_numpy(it).to(self.device) for it in np.unique(sources, return_inverse=True))
-        targets = torch.tensor([target for row in rows for target in row.targets], device=self.device)
-        logits = logits[needed].float()
-        log_probabilities: Tensor = logits[which, targets] - logits.logsumexp(dim=-1)[which]
-        return log_probabilities
-
-    def _mask(self, branches: "Tensor", cached: int) -> "Tensor":
-        """Return the attention mask (rows, 1, width, cached + width): 0, or the lowest number where softmax gives 0.
-
-        A token attends to the prompt and to earlier tokens of the row that are shared or of its own word.
-        """
-        import torch
-
-        rows, width = branches.shape
-        earlier = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
-        seen = earlier & ((branches[:, None, :] == 0) | (branches[:, None, :] == branches[:, :, None]))
-        mask = torch.zeros(rows, 1, width, cached + width, dtype=self.model.dtype, device=self.device)
-        mask[:, 0, :, cached:].masked_fill_(~seen, torch.finfo(self.model.dtype).min)
-        return mask
-
-    def _padded(self, lists: list[list[int]], width: int, padding: int) -> "Tensor":
-        """Return lists of different lengths as a tensor (lists, width), padded on the right."""
-        import torch
-
-        padded = [[*values, *[padding] * (width - len(values))] for values in lists]
-        return torch.tensor(padded, device=self.device)
-
-
-def load(name: str, device_name: str) -> tuple[Any, Any]:
-    """Return model and tokenizer, from a folder without access to the hub; raise `PenumbraError` with the remedy."""
-    import torch
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    target = device_of(device_name)
-    options: dict[str, Any] = {"local_files_only": Path(name).is_dir(), "trust_remote_code": False}
-    dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
-        )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        # without the hub's own message, which is long and may repeat the request
-        raise PenumbraError(
-            f"language model {name!r} cannot be loaded ({type(error).__name__}): set filling.llama.model to a folder "
-            "with config.json, a tokenizer and weights as *.safetensors, or download a model of the hub first with "
-            f"`hf download {name}` (a gated model needs its licence accepted and HF_TOKEN set)"
-        ) from None
-    model, report = loaded
-    if report["missing_keys"]:  # transformers would use random numbers in their place
-        raise PenumbraError(f"model {name!r} lacks {len(report['missing_keys'])} of its weights: download it again")
-    if tokenizer.eos_token_id is None:
-        raise PenumbraError(f"model {name!r} has no token for the end of a text: choose another")
-    try:
-        return model.eval().to(target), tokenizer
-    except torch.OutOfMemoryError:
-        raise PenumbraError(f"model {name!r} does not fit into the memory of {target}") from None
-
-
-def weights_name(name: str, model: Any) -> str:
-    """Return the name of the weights: the hub's with its commit, or a folder's with a digest of its files."""
-    folder = Path(name)
-    if folder.is_dir():
-        return f"{folder.resolve().name}@{file_digest(folder)[:12]}"
-    commit = getattr(model.config, "_commit_hash", None)
-    return f"{name}@{commit}" if commit else name
+            if problem := self.problems.get(level):
+                yield Fill(self.query.qid, level, (), problem)
+            else:
+                filled = [tuple(state.words[slot.token] for slot in slots) for state in self.states[:candidates]]
+                yield from (Fill(self.query.qid, level, words) for words in dict.fromkeys(filled))

