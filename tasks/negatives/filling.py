@@ -70,7 +70,7 @@ class Filling(Parameters):
         16,
         ge=1,
         le=64,
-        description="Candidates for each query and level from corpus and from random; llama gives three or fewer.",
+        description="Candidates for each query and level from corpus and from random; llama gives six or fewer.",
     )
     asked_candidates: int = Field(
         1, ge=1, le=16, description="Candidates for each query and level from a hosted model."

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 PROMPT = "sentence-2"
 SENTENCES = 10  # of the data set before each sentence
 LONGEST = 20  # tokens that such a sentence may have
-BEAM = 3  # fillings of a query that are kept
+BEAM = 6  # fillings of a query that are kept
 CHILDREN = 2  # of these, the most that continue the same filling
 FIRST = 20  # words that are scored for a query's first slot: more, as they were proposed without the words that follow
-FURTHER = 6  # words that are scored for each further slot of each filling
+FURTHER = 4  # words that are scored for each further slot of each filling
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
 # In nats of log P(sentence):
-COST = 7.0  # the most that a word may cost; a slot for which every word costs more is not filled
+COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
 KNOWN = 1.0  # preference for a word of the dictionary
 ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
@@ -67,7 +67,7 @@ class LlamaProvider:
         self.temperature, self.seed = settings.temperature, filling.seed
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield the distinct fills of each level, the best ones first: at most three for each level."""
+        """Yield the distinct fills of each level, the best ones first: at most six for each level."""
         chains = [chain for query in queries for chain in query.chains()]
         for start in range(0, len(chains), QUERIES):
             beams = [Beam(chain, self.vocabulary) for chain in chains[start : start + QUERIES]]

@@ -69,11 +69,12 @@ class Llama(ProviderSettings):
         return self.model != SMALL_MODEL or is_gpu(self.device)
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
-        """Return the weights, the prompt, the vocabulary and how words are drawn."""
+        """Return the weights, the prompt, the vocabulary with WordNet's files, and how words are drawn."""
         from penumbra.tasks.negatives.providers.llama import PROMPT
         from penumbra.tasks.negatives.providers.questions import load_prompt
+        from penumbra.tasks.text.wordnet import wordnet_inputs
 
-        drawn = {"temperature": self.temperature, "vocabulary": filling.vocabulary}
+        drawn = {"temperature": self.temperature, "vocabulary": filling.vocabulary, **wordnet_inputs()}
         return {"weights": weights_digest(self.model), **drawn, "prompt": load_prompt(PROMPT, "sentences").label}
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:

