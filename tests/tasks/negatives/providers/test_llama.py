@@ -1,5 +1,6 @@
 """Provider `llama` with a tiny real Llama: which words it may take, how levels hang together, and what a seed does."""
 
+import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives import fills as fills_module
 from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.fills import with_provider
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, TrainingText
 from penumbra.tasks.negatives.providers import llama as provider_module
 from penumbra.tasks.negatives.providers.llama import SENTENCES, LlamaProvider, example_sentences
@@ -91,12 +95,13 @@ def by_place(fills: Iterable[Fill]) -> dict[tuple[str, int], list[Fill]]:
 def test_words_have_the_slot_s_tag_are_new_and_keep_the_level_before(folder: Path, vocabulary: str) -> None:
     filled = by_place(provider(folder, vocabulary).fill(QUERIES, 16))
     assert filled.keys() == {(query.qid, level) for query in QUERIES for level in (1, 2, 3)}
+    assert sum(any(fill.words for fill in fills) for fills in filled.values()) > 16
     others = set[str]()
     for query in QUERIES:
         before: set[frozenset[tuple[int, str]]] = {frozenset()}
         for level, slots in enumerate(query.levels, 1):
             given = [fill for fill in filled[query.qid, level] if fill.words]
-            assert 1 <= len(given) <= provider_module.BEAM
+            assert len(given) <= provider_module.BEAM
             assert len({fill.words for fill in given}) == len(given)
             now = {frozenset(zip((slot.token for slot in slots), fill.words, strict=True)) for fill in given}
             if len(slots) > len(query.levels[level - 2]) or level == 1:
@@ -161,3 +166,41 @@ def test_what_determines_the_fills_is_not_how_they_are_computed(folder: Path, tm
     assert settings.determines(shared) != Llama(model=str(build(tmp_path / folder.name, seed=1))).determines(shared)
     assert settings.determines(shared) != Llama(model=str(folder), temperature=0).determines(shared)
     assert settings.determines(shared) != settings.determines(Filling(vocabulary="dictionary"))
+
+
+@pytest.mark.parametrize(
+    ("queries", "at_hand", "provider", "line"),
+    [
+        (1999, True, "llama", "1999 training queries: the language model"),
+        (1999, False, "corpus", "nearly at random"),
+        (2001, True, "corpus", ""),
+    ],
+)
+def test_the_default_depends_on_the_number_of_queries_and_on_the_model(
+    queries: int,
+    at_hand: bool,
+    provider: str,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    row = {"qid": "q", "query": "person opens door", "vid": "v", "duration": 10, "relevant_windows": [[0, 5]]}
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({**row, "qid": i}) + "\n" for i in range(queries)))
+    monkeypatch.setattr(fills_module, "is_at_hand", lambda model: at_hand)
+    dataset = Dataset(name="mine", folder=str(tmp_path))
+    with caplog.at_level("INFO"):
+        assert with_provider(Filling(), dataset).providers == [provider]
+    assert line in caplog.text
+    assert with_provider(Filling(providers=["random"]), dataset).providers == ["random"]
+
+
+@pytest.mark.usefixtures("small_model")
+def test_the_small_model_fills_a_sentence_naturally_and_falsely() -> None:
+    """The real model: with an open vocabulary, the words come from English, not from two sentences."""
+    training = TrainingText(Dictionary(table_of("dictionary", [])), [QUERIES[0].tokens])
+    real = LlamaProvider(training, Llama(device="cpu", temperature=0), Filling())
+    query = masked("q", "a person opens|verb the old door|noun .")
+    words = [fill.words for fill in real.fill([query], 16) if fill.level == 1]
+    assert words
+    assert not {"opens", "unlocks"} & {word for (word,) in words}
