@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ from penumbra.tasks.text import wordnet
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import render
 from penumbra.tasks.text.relations import Tokens
-
-if TYPE_CHECKING:
-    from penumbra.tasks.negatives.providers.settings import Llama
 
 PROMPT = "sentence-2"
 SENTENCES = 10  # of the data set before each sentence
@@ -57,14 +54,16 @@ class LlamaProvider:
 
     name = "llama"
 
-    def __init__(self, training: TrainingText, settings: "Llama", filling: SharedSettings) -> None:
+    def __init__(
+        self, training: TrainingText, filling: SharedSettings, model: str, device: str, temperature: float
+    ) -> None:
         prompt = load_prompt(PROMPT, "sentences")
         sentences = "\n".join(example_sentences(training.tokens, filling.seed))
         before = f"{prompt.static}\n{prompt.fill(sentences=sentences)}\n"
-        self.language_model = LanguageModel.load(settings.model, settings.device, before)
+        self.language_model = LanguageModel.load(model, device, before)
         self.vocabulary = Vocabulary(training.dictionary, self.language_model, filling.vocabulary == "open")
         self.model, self.prompt = self.language_model.name, prompt.label
-        self.temperature, self.seed = settings.temperature, filling.seed
+        self.temperature, self.seed = temperature, filling.seed
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield the distinct fills of each level, the best ones first: at most six for each level."""

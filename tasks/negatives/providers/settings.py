@@ -81,7 +81,7 @@ class Llama(ProviderSettings):
         """Return the provider with the model loaded."""
         from penumbra.tasks.negatives.providers.llama import LlamaProvider
 
-        return LlamaProvider(training, self, filling)
+        return LlamaProvider(training, filling, self.model, self.device, self.temperature)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

@@ -13,6 +13,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives import fills as fills_module
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import with_provider
+from penumbra.tasks.negatives.language_model import SMALL_MODEL
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, TrainingText
 from penumbra.tasks.negatives.providers import llama as provider_module
 from penumbra.tasks.negatives.providers.llama import SENTENCES, LlamaProvider, example_sentences
@@ -80,8 +81,8 @@ QUERIES = [masked(f"q{i}", TEXTS[i % len(TEXTS)]) for i in range(8)]
 
 def provider(folder: Path, vocabulary: str = "dictionary", seed: int = 0, temperature: float = 1.0) -> LlamaProvider:
     training = TrainingText(dictionary(), [query.tokens for query in QUERIES])
-    settings = Llama(model=str(folder), device="cpu", temperature=temperature)
-    return LlamaProvider(training, settings, Filling(vocabulary=vocabulary, seed=seed))  # type: ignore[arg-type]
+    filling = Filling(vocabulary=vocabulary, seed=seed)  # type: ignore[arg-type]
+    return LlamaProvider(training, filling, str(folder), "cpu", temperature)
 
 
 def by_place(fills: Iterable[Fill]) -> dict[tuple[str, int], list[Fill]]:
@@ -143,7 +144,7 @@ def test_a_word_that_costs_too_much_leaves_its_level_open(folder: Path, monkeypa
 
 def test_a_slot_without_words_and_a_sentence_too_long_say_so(folder: Path) -> None:
     training = TrainingText(Dictionary(table_of("dictionary", [])), [QUERIES[0].tokens])
-    empty = LlamaProvider(training, Llama(model=str(folder), device="cpu"), Filling(vocabulary="dictionary"))
+    empty = LlamaProvider(training, Filling(vocabulary="dictionary"), str(folder), "cpu", 0.0)
     problems = {fill.problem for fill in empty.fill(QUERIES[:1], 1)}
     assert problems == {"no other verb than 'opens' in the training split"}
     long = masked("long", "opens|verb the door|noun " + "and then again " * 400)
@@ -199,7 +200,7 @@ def test_the_default_depends_on_the_number_of_queries_and_on_the_model(
 def test_the_small_model_fills_a_sentence_naturally_and_falsely() -> None:
     """The real model: with an open vocabulary, the words come from English, not from two sentences."""
     training = TrainingText(Dictionary(table_of("dictionary", [])), [QUERIES[0].tokens])
-    real = LlamaProvider(training, Llama(device="cpu", temperature=0), Filling())
+    real = LlamaProvider(training, Filling(), SMALL_MODEL, "cpu", 0.0)
     query = masked("q", "a person opens|verb the old door|noun .")
     words = [fill.words for fill in real.fill([query], 16) if fill.level == 1]
     assert words
