@@ -278,7 +278,7 @@ def likeness(word: str, other: str, primitive: str) -> float:
     """
     part = PARTS.get(primitive, "")
     mine, others = (
-        [_above({sense}, 99) for stem in _stems(form.lower(), part) for sense in _senses(stem, part)]
+        [_above(frozenset({sense}), 99) for stem in _stems(form.lower(), part) for sense in _senses(stem, part)]
         for form in (word, other)
     )
     return max((2 * len(a & b) / (len(a) + len(b)) for a in mine for b in others), default=0.0)
