@@ -172,9 +172,9 @@ def test_what_determines_the_fills_is_not_how_they_are_computed(folder: Path, tm
 @pytest.mark.parametrize(
     ("queries", "at_hand", "provider", "line"),
     [
-        (1999, True, "llama", "1999 training queries: the language model"),
-        (1999, False, "corpus", "nearly at random"),
-        (2001, True, "corpus", ""),
+        (999, True, "llama", "999 training queries: the language model"),
+        (999, False, "corpus", "nearly at random"),
+        (1001, True, "corpus", ""),
     ],
 )
 def test_the_default_depends_on_the_number_of_queries_and_on_the_model(
