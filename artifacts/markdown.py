@@ -7,8 +7,10 @@ functions here escape it, so that nothing in it is markup.
 import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import Any
 
 MARKUP = re.compile(r"[\\*_`\[\]!~<>&@]|:(?=//)|(?<=www)\.|^[-+#=]")  # `markdown_table` escapes bars
+LONGEST_CELL = 160  # characters in a table
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 NOT_PRINTABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 
@@ -40,6 +42,16 @@ def counted(number: int, unit: str) -> str:
 def truncated(content: str, most: int) -> str:
     """Return at most `most` characters of the text; the last one is `…` if any are left out."""
     return content if len(content) <= most else content[: max(0, most - 1)] + "…"
+
+
+def value_text(value: Any) -> str:
+    """Return a value, nested or not, without brackets; a pair of numbers is a span ("0 to 4.2")."""
+    if isinstance(value, dict):
+        return " ".join(filter(None, map(value_text, value.values())))
+    if isinstance(value, list):
+        is_span = len(value) == 2 and all(isinstance(it, float) for it in value)
+        return f"{value[0]:g} to {value[1]:g}" if is_span else ", ".join(map(value_text, value))
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 class Markdown(str):

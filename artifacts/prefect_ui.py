@@ -20,12 +20,20 @@ from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.markdown import Markdown, code, counted, markdown_table, plain, truncated
+from penumbra.artifacts.markdown import (
+    LONGEST_CELL,
+    Markdown,
+    code,
+    counted,
+    markdown_table,
+    plain,
+    truncated,
+    value_text,
+)
 from penumbra.artifacts.schemas import for_display
 from penumbra.artifacts.store import Store
 
 FIRST_ROWS = 50
-LONGEST_CELL = 160
 Rows = list[dict[str, Any]]
 
 
@@ -57,17 +65,7 @@ def first_rows(
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 4)
-    return value if isinstance(value, Markdown | int) else plain(truncated(_text(value), LONGEST_CELL))
-
-
-def _text(value: Any) -> str:
-    """Return a value, nested or not, without brackets; a pair of numbers is a span ("0 to 4.2")."""
-    if isinstance(value, dict):
-        return " ".join(filter(None, map(_text, value.values())))
-    if isinstance(value, list):
-        is_span = len(value) == 2 and all(isinstance(it, float) for it in value)
-        return f"{value[0]:g} to {value[1]:g}" if is_span else ", ".join(map(_text, value))
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+    return value if isinstance(value, Markdown | int) else plain(truncated(value_text(value), LONGEST_CELL))
 
 
 def stage_page(artifact: Artifact, manifest: Manifest) -> str:

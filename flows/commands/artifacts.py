@@ -1,16 +1,20 @@
 """`penumbra artifacts ls | show | path | pin | verify | du | rm`."""
 
 import json
+import re
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 from rich.tree import Tree
 
-from penumbra.artifacts.markdown import counted
-from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table
+from penumbra.artifacts.markdown import LONGEST_CELL, Markdown, counted, for_terminal, truncated, value_text
+from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table, write_text
+from penumbra.flows.safe_console import json_text
 
 if TYPE_CHECKING:
     from penumbra.artifacts.manifest import Artifact, Manifest
@@ -53,14 +57,25 @@ def list_artifacts(reference: Below = None) -> None:
 
 
 @artifacts.command()
-def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many rows to show.")] = 5) -> None:
-    """An artifact's counts, parameters, ancestors and first rows; all figures of an evaluation as a table."""
-    from penumbra.artifacts.schemas import for_display
+def show(
+    reference: Reference,
+    rows: Annotated[int | None, typer.Option(help="How many rows to show. Default: 5; with --json all.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print only the rows, as JSON lines with all columns.")
+    ] = False,
+) -> None:
+    """An artifact's counts, parameters, ancestors and first rows; all figures of an evaluation as a table.
+
+    Rows are as in the Prefect UI: what a negative changes is in bold, or between ** if this is no terminal.
+    """
     from penumbra.artifacts.store import Store
 
     store = Store()
     artifact = store.resolve(reference)
     manifest = store.manifest(artifact)
+    if as_json:
+        write_text((json_text(row) + "\n" for row in islice(first_rows(store, artifact), rows)), None)
+        return
     print_line(f"{artifact.dataset}/{artifact.stage}  {artifact.path}")
     print_line(
         f"{counted(manifest.rows, 'row')}; {counted(manifest.taken, manifest.unit)} in, {manifest.kept:,} out, "
@@ -76,9 +91,39 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
     if artifact.stage == "evaluation":
         print_figures(store.table(artifact).to_pylist())
         return
-    first = (row for part in store.parts(artifact) for row in for_display(part.slice(0, rows)).to_pylist())
-    for row in islice(first, rows):
-        console.print_json(json.dumps(row, ensure_ascii=False), indent=None)
+    shown = as_in_the_ui(artifact.stage, list(islice(first_rows(store, artifact), 5 if rows is None else rows)))
+    if shown:
+        print_table(shown[0], ([cell(value) for value in row.values()] for row in shown))
+
+
+def first_rows(store: "Store", artifact: "Artifact") -> Iterator[dict[str, Any]]:
+    """Yield the rows of an artifact for display, of one part after the other."""
+    from penumbra.artifacts.schemas import for_display
+
+    return (row for part in store.parts(artifact) for row in for_display(part).to_pylist())
+
+
+def as_in_the_ui(stage: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in their stage's own form."""
+    if stage == "negatives":
+        from penumbra.tasks.negatives.selection import rows_for_display  # imports Prefect
+
+        return rows_for_display(rows)
+    if stage == "tags":
+        from penumbra.tasks.text import tags
+
+        return tags.rows_for_display(rows)
+    return rows
+
+
+def cell(value: Any) -> str | Text:
+    """Return a cell of the terminal's table: two digits, and what is bold in the UI in bold."""
+    if isinstance(value, Markdown):
+        pieces = [re.sub(r"\\(.)", r"\1", piece) for piece in re.split(r"(?<!\\)\*\*", value)]
+        mark = "" if sys.stdout.isatty() else "**"
+        texts = [f"{mark}{for_terminal(it)}{mark}" if at % 2 else for_terminal(it) for at, it in enumerate(pieces)]
+        return Text.assemble(*((text, "bold" if at % 2 else "") for at, text in enumerate(texts)))
+    return f"{value:.2f}" if isinstance(value, float) else truncated(value_text(value), LONGEST_CELL)
 
 
 def print_figures(rows: list[dict[str, Any]]) -> None:

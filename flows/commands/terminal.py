@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from penumbra.artifacts.markdown import for_terminal
 from penumbra.flows.safe_console import SafeConsole, write_error
@@ -34,11 +35,11 @@ def print_line(line: str) -> None:
     console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def print_table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> None:
-    """Print a table of plain text."""
+def print_table(header: Iterable[str], rows: Iterable[Iterable[str | Text]], title: str | None = None) -> None:
+    """Print a table of plain text; a `Text` is printed with its style."""
     table = Table(*header, title=title and escape(title), title_justify="left")
     for row in rows:
-        table.add_row(*(escape(for_terminal(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else escape(for_terminal(cell)) for cell in row))
     console.print(table)
 
 

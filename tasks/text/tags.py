@@ -172,6 +172,15 @@ def tag_part(annotations: pa.Table, nlp: "Language") -> Part:
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
+def rows_for_display(rows: Rows) -> Rows:
+    """Return each query as word/TAG, with primitives in bold."""
+
+    def tagged(token: Mapping[str, Any]) -> str:
+        return (bold if token["primitive"] else plain)(token["text"]) + plain(f"/{token['tag']}")
+
+    return [{"query": Markdown(" ".join(map(tagged, row["tokens"]))), "qid": row["qid"]} for row in rows]
+
+
 @dataclass(frozen=True)
 class Tags(Stage):
     """The tokens of every query."""
@@ -183,12 +192,8 @@ class Tags(Stage):
     tagging: Tagging
 
     def shown(self, rows: Rows) -> Rows:
-        """Show each query as word/TAG, with primitives in bold."""
-
-        def tagged(token: Mapping[str, Any]) -> str:
-            return (bold if token["primitive"] else plain)(token["text"]) + plain(f"/{token['tag']}")
-
-        return [{"query": Markdown(" ".join(map(tagged, row["tokens"]))), "qid": row["qid"]} for row in rows]
+        """See `rows_for_display`."""
+        return rows_for_display(rows)
 
     def inputs(self) -> dict[str, str]:
         """Return the digest of the pipeline."""

@@ -95,7 +95,7 @@ def test_all_commands_take_a_pin(made: list[Artifact]) -> None:
     for name, artifact in (("release", first), ("try-2", second), (first.key[:5], first)):
         done = penumbra("artifacts", "path", f"mine/negatives@{name}")
         assert (done.stdout, done.stderr) == (f"{artifact.path}\n", "")
-    assert "a person one." in penumbra("artifacts", "show", "mine/negatives@release").stdout
+    assert "a person **one.**" in penumbra("artifacts", "show", "mine/negatives@release").stdout
     for target in ("mine@release", "mine/negatives@release", f"mine/negatives/{first.key}"):
         assert json.loads(penumbra("export", target, "--format", "jsonl").stdout)["negative"] == "a person one."
     assert penumbra("browse", "mine@release").stdout == "mine.html\n"

@@ -23,6 +23,7 @@ from penumbra.flows.commands import app, main
 from penumbra.flows.commands.terminal import resumable, write_text
 from penumbra.flows.local_run import plan_flow
 from penumbra.tasks.stage import IS_THERE
+from tests.rows import build, negative
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +54,10 @@ def test_artifacts_are_listed_shown_verified_and_removed(root: Path) -> None:
         assert done.exit_code == code, done.output
         return done.stdout
 
-    assert '"reason": "no"' in artifacts("show", "mine/rejected")
+    assert re.search(r"│ q +│ tags +│ no ", artifacts("show", "mine/rejected"))
+    line = {"qid": "q", "stage": "tags", "reason": "no", "value": ""}
+    assert json.loads(artifacts("show", "mine/rejected", "--json")) == line
+    assert artifacts("show", "mine/rejected", "--json", "--rows", "0") == ""
     assert "mine" in artifacts("ls")
     assert "1 artifact, 0 faults" in artifacts("verify")
     next(root.rglob("part-*.parquet")).write_bytes(b"rubbish")
@@ -64,7 +68,9 @@ def test_artifacts_are_listed_shown_verified_and_removed(root: Path) -> None:
     assert not list(root.rglob("part-*.parquet"))
 
 
-@pytest.mark.parametrize("arguments", [["show", "mine/rejected"], ["ls"], ["verify"]])
+@pytest.mark.parametrize(
+    "arguments", [["show", "mine/rejected"], ["show", "mine/rejected", "--json"], ["ls"], ["verify"]]
+)
 def test_no_row_steers_the_terminal(store: Store, arguments: list[str]) -> None:
     hostile = {"qid": "q", "stage": "tags", "reason": "\x9b31m\u202ered \x1b]0;title\x07", "value": ""}
     rejected = [rejection("q", "\x9b31m", "\u202ered", "")]
@@ -104,6 +110,23 @@ def test_a_fault_is_one_line_without_a_traceback(
 def test_an_unknown_data_set_is_answered_with_the_nearest(root: Path, arguments: list[str]) -> None:
     message = str(CliRunner().invoke(app, arguments).exception)
     assert message == f"no data set 'mein' is known below {root}: did you mean mine? there is: mine"
+
+
+def test_negatives_are_shown_as_in_the_ui(store: Store) -> None:
+    """What they change is marked, figures have two digits, and nothing of a text is markup."""
+    text, query = "a cow [bold]eats\x1b[31m a **box** \\*", "a person eats a box"
+    rows = [negative("q", 1, text, query, similarity=0.81234, plausibility=None)]
+    build(store, "negatives", rows)
+    shown = CliRunner().invoke(app, ["artifacts", "show", "mine/negatives"]).stdout
+    assert "a **cow [bold]eats\ufffd[31m** a ***" in shown.replace("\n", "")
+    assert "0.81" in shown
+    assert "0.8123" not in shown
+    assert "\x1b" not in shown
+    assert "checks" not in shown
+    [row] = map(
+        json.loads, CliRunner().invoke(app, ["artifacts", "show", "mine/negatives", "--json"]).stdout.splitlines()
+    )
+    assert (row["negative"], row["checks"]) == (text, ["template"])
 
 
 def test_browse_writes_one_page_and_prints_its_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
