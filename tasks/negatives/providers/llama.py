@@ -35,6 +35,7 @@ BEAM = 6  # fillings of a query that are kept
 CHILDREN = 2  # of these, the most that continue the same filling
 FIRST = 20  # words that are scored for a query's first slot: more, as they were proposed without the words that follow
 FURTHER = 4  # words that are scored for each further slot of each filling
+CONSIDERED = 200  # likeliest next words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
 # In nats of log P(sentence):
@@ -122,12 +123,12 @@ def example_sentences(queries: Iterable[Tokens], seed: int) -> list[str]:
 
 
 class Words(NamedTuple):
-    """The words that a slot may take, the first token of each, its number of tokens, and the preference for it."""
+    """The words that a slot may take: for each its first token, its number of tokens, and if the dictionary has it."""
 
     texts: list[str]
     first: NDArray[np.int64]
     tokens: NDArray[np.int64]
-    preferences: Scores
+    known: NDArray[np.bool_]
 
 
 class Vocabulary:
@@ -141,19 +142,19 @@ class Vocabulary:
             if token[:1] in "Ġ▁" and word.isascii() and word.isalpha() and word.islower():  # a blank and a word
                 for form in wordnet.forms(word):
                     self.english.setdefault(form, []).append(word)
+        self._texts: dict[Any, list[str]] = {}
         self._words: dict[tuple[Any, bool], Words] = {}
 
     def texts(self, slot: Slot) -> list[str]:
         """Return the words that a slot may take, those of the dictionary first; a subject's slot takes no others."""
-        offer, own = slot.choice(self.dictionary)
-        known = [word for i, word in enumerate(offer.words) if i not in own]
-        if slot.is_subject:
-            return known
-        lemma = wordnet.lemma(slot.word, slot.primitive)
-        others = self.english.get((slot.primitive, slot.tag), ())
-        return known + [
-            word for word in others if word not in offer.places and wordnet.lemma(word, slot.primitive) != lemma
-        ]
+        if slot.kind not in self._texts:
+            offer, own = slot.choice(self.dictionary)
+            lemma = wordnet.lemma(slot.word, slot.primitive)
+            others = () if slot.is_subject else self.english.get((slot.primitive, slot.tag), ())
+            self._texts[slot.kind] = [word for i, word in enumerate(offer.words) if i not in own] + [
+                word for word in others if word not in offer.places and wordnet.lemma(word, slot.primitive) != lemma
+            ]
+        return self._texts[slot.kind]
 
     def words(self, slot: Slot, left: str) -> Words:
         """Return the words that a slot may take as they stand after the text `left`."""
@@ -162,11 +163,9 @@ class Vocabulary:
             texts, (offer, _) = self.texts(slot), slot.choice(self.dictionary)
             # a blank belongs to the token of the word that follows it
             tokens = self.model.tokens([f"{' ' * left.endswith(' ')}{slot.surface(word)}" for word in texts])
-            alike = [wordnet.likeness(word, slot.word, "noun") if slot.primitive == "noun" else 0 for word in texts]
-            known = [word in offer.places for word in texts]
             first, lengths = [ids[0] for ids in tokens], [len(ids) for ids in tokens]
-            preferences = KNOWN * np.array(known, np.float64) + ALIKE * np.array(alike, np.float64)
-            self._words[key] = Words(texts, np.array(first, np.int64), np.array(lengths, np.int64), preferences)
+            known = np.array([word in offer.places for word in texts], np.bool_)
+            self._words[key] = Words(texts, np.array(first, np.int64), np.array(lengths, np.int64), known)
         return self._words[key]
 
 
@@ -245,8 +244,13 @@ class Beam:
         count = number * (FURTHER if turn else FIRST)
         present = self.lemmas | {wordnet.lemma(word, self.slots[at].primitive) for at, word in state.words.items()}
         false, entailed = list[int](), list[int]()
-        order = np.argsort(-(expected + words.preferences - LONGER * (words.tokens - 1)), kind="stable")
-        for place in order.tolist():
+        ranks = expected + KNOWN * words.known - LONGER * (words.tokens - 1)
+        considered = np.argsort(-ranks, kind="stable")[:CONSIDERED].tolist()
+        is_noun = slot.primitive == "noun"
+        alike = {
+            at: ALIKE * wordnet.likeness(words.texts[at], slot.word, "noun") if is_noun else 0.0 for at in considered
+        }
+        for place in sorted(considered, key=lambda at: -ranks[at] - alike[at]):
             word = words.texts[place]
             lemma = wordnet.lemma(word, slot.primitive)
             if {lemma, word} & present or not has_valence(self.query.tokens, slot, word):
@@ -255,8 +259,10 @@ class Beam:
             if len(false) == count:
                 break
         places = (false or entailed[:count] * (turn > 0))[index::number]
-        preferences = words.preferences - EXPECTED * np.maximum(expected, RAREST)
-        return {words.texts[place]: float(preferences[place]) for place in places}
+        return {
+            words.texts[at]: float(KNOWN * words.known[at] + alike[at] - EXPECTED * max(expected[at], RAREST))
+            for at in places
+        }
 
     def children(self, state: State, turn: int, preferences: Mapping[str, float], scores: Scores) -> list[State]:
         """Return the filling with each of these words in a turn's slot, but for those that cost too much."""
