@@ -19,7 +19,13 @@ from penumbra.tasks.grounding.batches.inputs import sources_of
 from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.report import report_evaluation
-from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, features_with_preset, with_preset
+from penumbra.tasks.grounding.training.presets import (
+    OptionalModelConfig,
+    Preset,
+    features_with_preset,
+    preset_for,
+    with_preset,
+)
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import plan_if
 
@@ -37,6 +43,7 @@ def full_pipeline(
     engine: EngineName = None,
 ) -> State[Artifact]:
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
+    preset = preset_for(dataset, preset, model)
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     extraction = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))
     with use_engine(engine):

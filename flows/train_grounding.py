@@ -14,7 +14,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
 from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.report import report_training
-from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings, with_preset
+from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings, preset_for, with_preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips, train_model
 from penumbra.tasks.stage import run
 from penumbra.tasks.text.visual_dynamic_queries import VisualDynamicQueries
@@ -30,6 +30,7 @@ def train_grounding(
     ranking: Ranking | None = None,
 ) -> State[Artifact]:
     """Train a model, with or without SHINE's negatives; explicit parameters override the preset."""
+    preset = preset_for(dataset, preset, model)
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     return completed_state(*train(find_sources(read_annotations(dataset), settings), settings, preset))
 

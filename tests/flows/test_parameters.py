@@ -1,5 +1,6 @@
 """Parameters from deployments, files and the command line, their help, and messages about wrong ones."""
 
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,8 @@ from penumbra.flows.local_run import plan_flow, prepare
 from penumbra.flows.parameters import deployment_parameters, parameters_of, parse_parameters, resolve_parameter_paths
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of
 from penumbra.flows.train_grounding import train_grounding
-from penumbra.tasks.grounding.training.presets import presets
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.grounding.training.presets import FEW, preset_for, presets, with_preset
 from penumbra.tasks.stage import TO_MAKE
 
 pytestmark = pytest.mark.slow
@@ -249,3 +251,37 @@ def test_planning_an_ablation_publishes_nothing(store: Store, monkeypatch: pytes
     rows = plan_flow("ablation", "scenes", {"rows": ["base", "all"], "seeds": 2})
     assert rows[-1] == ("ablation", TO_MAKE, "after evaluation")
     assert store.find() == []
+
+
+def with_training_queries(folder: Path, number: int) -> Dataset:
+    row = {"vid": "v", "query": "a person waves.", "duration": 9, "relevant_windows": [[0, 4]]}
+    rows = ({**row, "qid": qid} for qid in range(number))
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Dataset(name="mine", folder=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("number", "typed", "expected"),
+    [
+        (FEW - 1, [], "mmn"),
+        (FEW - 1, ["model.losses.shine=true"], "mmn+shine"),
+        (FEW - 1, ["model.name=qd_detr"], "qd_detr"),
+        (FEW - 1, ["model.hidden=32"], "qd_detr"),
+        (FEW - 1, ["model.name=moment_detr"], "moment_detr"),
+        (FEW - 1, ["preset=charades-cg-qd_detr"], "qd_detr"),
+        (FEW, [], "qd_detr"),
+        (FEW, ["model.losses.shine=true"], "qd_detr+shine"),
+    ],
+)
+def test_few_training_queries_are_given_a_small_model_unless_one_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, typed: list[str], expected: str
+) -> None:
+    changes = {"dataset": {"folder": str(with_training_queries(tmp_path, number).folder)}}
+    _, _, seen = prepare("train-grounding", "mine", changes, parse_parameters(typed))
+    with caplog.at_level("INFO"):
+        preset = preset_for(seen["dataset"], seen["preset"], seen["model"])
+    settings = with_preset(preset, {name: seen[name] for name in ("model", "training")})
+    assert settings.model.label == expected
+    is_small = preset == "small"
+    assert is_small == (f"{number} training queries are fewer than {FEW}" in caplog.text)
+    assert settings.training.epochs == (60 if is_small else 200)

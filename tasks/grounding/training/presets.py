@@ -3,29 +3,38 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, reduce
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import yaml
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, ValidationError
+from pydantic import Field, GetJsonSchemaHandler, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
+from penumbra.tasks.data.dataset import Dataset, read_rows
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS, BaseSettings, ModelConfig
 from penumbra.tasks.grounding.families import families
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
-from penumbra.tasks.stage import Parameters, merge
+from penumbra.tasks.stage import Parameters, logger, merge
 
 PRESETS = Path(__file__).with_name("presets.yaml")
 MODELS: dict[str, type[ModelConfig]] = {model.model_fields["name"].default: model for model in families()}
 DEFAULT = QDDETRConfig.model_fields["name"].default
 KEY = re.compile(r"[0-9a-f]{1,16}")
+FEW, SMALL = 500, "small"  # training queries below which this preset is the default
+WITH_ANY_MODEL = {"losses.shine"}  # settings that choose no model
 REMOVED = {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled"}  # since version 0.27
 REMOVED_OF_MODELS = {"fixed_target", "in_video", "most_sentences"}  # since version 0.29: of training alone
 
 
-def _with_name(values: Any) -> Any:
-    return {"name": DEFAULT, **values} if isinstance(values, dict) else values
+def _with_name(values: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a model whose name may be missing; such a name does not count as explicitly set."""
+    if not isinstance(values, dict) or "name" in values:
+        return validate(values)
+    model = validate({"name": DEFAULT, **values})
+    model.model_fields_set.discard("name")
+    return model
 
 
 class _OneChoice:
@@ -41,7 +50,7 @@ if TYPE_CHECKING:
     Model = ModelConfig
     OptionalModelConfig = ModelConfig | None
 else:  # a union of all models, discriminated by name
-    Model = Annotated[Union[tuple(MODELS.values())], Field(discriminator="name"), BeforeValidator(_with_name)]  # noqa: UP007 (of a tuple)
+    Model = Annotated[Union[tuple(MODELS.values())], Field(discriminator="name"), WrapValidator(_with_name)]  # noqa: UP007 (of a tuple)
     OptionalModelConfig = Annotated[Model | None, _OneChoice]
 
 
@@ -148,6 +157,23 @@ def preset_named(name: str | None) -> dict[str, dict[str, Any]]:
     if name is not None and name not in presets():
         raise PenumbraError(f"no preset {name!r}: {what_there_is(name, list(presets()))}")
     return presets()[name] if name else {}
+
+
+def preset_for(dataset: Dataset, preset: str | None, model: ModelConfig | None) -> str | None:
+    """Return the preset, or `small` if there is none, no model is named, and training queries are few."""
+    given = dict(flat_settings(model.model_dump(exclude_unset=True))) if model else {}
+    if preset is not None or given.keys() - WITH_ANY_MODEL or (model and model.name != DEFAULT):
+        return preset
+    files = dataset.split_files()
+    number = sum(1 for _ in islice(read_rows(files["train"], "train"), FEW)) if "train" in files else FEW
+    if number >= FEW:
+        return None
+    name = presets()[SMALL]["model"]["name"]
+    logger().info(
+        "%s training queries are fewer than %d: model %s, by preset=%s; model.name=%s takes the usual one",
+        *(number, FEW, name, SMALL, DEFAULT),
+    )
+    return SMALL
 
 
 def features_with_preset(name: str | None, features: FeaturesParameters | None) -> FeaturesParameters:

@@ -293,6 +293,7 @@ NAMED_FOR_THEIR_PURPOSE = {
     "charades-cg-simulated": "qd_detr-shine",
     "scenes-demo": "mmn-shine",
     "scenes-grounder": "mmn",
+    "small": "mmn",
 }
 
 
