@@ -135,6 +135,16 @@ def test_removing_a_run_removes_its_artifacts_unless_it_is_being_trained(
     assert [[it.key for it in found.parents] for found in store.find("mine", "predictions")] == [[made["plain"].key]]
 
 
+def test_a_pinned_run_is_found_by_its_pin_and_stays(store: Store, made: dict[str, Artifact]) -> None:
+    plain = made["plain"]
+    assert CliRunner().invoke(app, ["artifacts", "pin", "mine/metrics", plain.key, "--as", "best"]).exit_code == 0
+    assert found_run("best").metrics == found_run("mine/metrics@best").metrics == plain
+    assert "@best" in CliRunner().invoke(app, ["runs", "ls"]).output
+    refused = CliRunner().invoke(app, ["runs", "rm", "best"]).exception
+    assert str(refused).endswith("penumbra artifacts pin mine/metrics --as best --remove unpins it")
+    assert store.has(plain)
+
+
 def test_show_prints_settings_parents_files_and_figures(store: Store, made: dict[str, Artifact]) -> None:
     shown = CliRunner().invoke(app, ["runs", "show", made["plain"].key]).output
     assert "training.seed = 7\n" in shown
