@@ -77,7 +77,7 @@ def test_the_paired_bootstrap_finds_a_small_difference() -> None:
     assert paired_bootstrap(first, first, videos).p == 1.0
     with pytest.raises(EvaluationError, match="same queries"):
         paired_bootstrap(first, first[:-1], videos)
-    with pytest.raises(EvaluationError, match="1999 videos"):
+    with pytest.raises(EvaluationError, match="1,999 videos"):
         paired_bootstrap(first, first, videos[:-1])
 
 
