@@ -1,21 +1,27 @@
 """`penumbra.build_negatives`: the flow `build-negatives` in this process, on queries of a list or a data frame."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
-from penumbra.flows.local_run import prepare, run_flow, warnings_only
+from penumbra.flows.console_output import bars_on
+from penumbra.flows.local_run import prepare, run_flow, server_address, warnings_only
+from penumbra.flows.safe_console import SafeConsole
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.queries import write_queries
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.stage import IS_THERE, Parameters, planning
+from penumbra.tasks.progress import bars_shown
+from penumbra.tasks.stage import FEW_ROWS, IS_THERE, Parameters, data_set_in_use, planning, without_prefect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,8 +55,39 @@ def negatives_for(
         if all(state == IS_THERE for _, state, _ in plan.rows) and Store().manifest(planned.negatives).kept:
             return planned.negatives
         with warnings_only() if quiet else nullcontext():
-            result: Negatives = run_flow("build-negatives", name or UNNAMED, changes)
-        return result.negatives
+            if server_address() or settings.filling.hosted or len(queries) > FEW_ROWS:
+                result: Negatives = run_flow("build-negatives", name or UNNAMED, changes)
+                return result.negatives
+            with data_set_in_use(name or UNNAMED), without_prefect(), _bars():
+                return negatives_of(parameters["dataset"], settings).negatives
+
+
+@contextmanager
+def _bars() -> Iterator[None]:
+    """Show bars of what is being made in a terminal or a notebook."""
+    console = SafeConsole(stderr=True, markup=False, highlight=False)
+    with bars_shown(bars_on(console)) if console.is_terminal or console.is_jupyter else nullcontext():
+        yield
+
+
+def with_rejected(negatives: Artifact) -> "pd.DataFrame":
+    """Return a data frame of negatives; its `attrs["rejected"]` lists what was refused, which a warning counts."""
+    store = Store()
+    frame = store.frame(negatives)
+    made_from = [it.key for several in store.ancestors(negatives).values() for it in several]
+    refused = [
+        row
+        for manifest in store.find(negatives.dataset, "rejected")
+        if all(parent.key in (*made_from, negatives.key) for parent in manifest.parents)
+        for part in store.parts(store.reference(manifest))
+        for row in part.to_pylist()
+    ]
+    frame.attrs["rejected"] = refused
+    if refused:
+        reason, times = Counter(row["reason"] for row in refused).most_common(1)[0]
+        text = f"{counted(len(refused), 'row')} rejected, {times:,} of them: {reason}; attrs['rejected'] has each"
+        warnings.warn(text, stacklevel=3)
+    return frame
 
 
 def _named(name: str) -> Path:

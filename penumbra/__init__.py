@@ -93,7 +93,7 @@ def build_negatives(
     Returns:
         The columns of the artifact `negatives`: `qid`, `level` (1 to 3), `query`, `negative` (the sentence), `words`,
         `provider`, `model`, `similarity`, `plausibility` and `checks`. A query without a good negative has no row;
-        `read("sentences/rejected")` holds the reasons
+        `attrs["rejected"]` holds what was refused, with the reasons
 
     Raises:
         DatasetError: the queries are not sentences, or the name is taken
@@ -107,8 +107,7 @@ def build_negatives(
     {'a person opens the door.'}
 
     """
-    from penumbra.artifacts.store import Store
-    from penumbra.flows.python_api import negatives_for
+    from penumbra.flows.python_api import negatives_for, with_rejected
 
     groups: dict[str, Group] = {
         "tagging": tagging,
@@ -119,7 +118,7 @@ def build_negatives(
         "judging": {"judge": False} if judging is None else judging,
     }
     given = {group: value for group, value in groups.items() if value is not None}
-    return Store().frame(negatives_for(queries, name, given, quiet, english))
+    return with_rejected(negatives_for(queries, name, given, quiet, english))
 
 
 def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, **settings: Any) -> "pd.DataFrame":
@@ -132,14 +131,14 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
         settings: settings of the report, as described under `judging` by `penumbra run build-negatives --help`
 
     Returns:
-        Columns `level` (0: no single level), `provider`, `metric` and `value`
+        A row for each provider and metric; columns `all levels`, `level 1`, `level 2` and `level 3`
 
     Raises:
         NegativesError: the negatives do not exist, a row is invalid, or a setting is wrong
 
     >>> figures = penumbra.quality(negatives, resamples=0)
-    >>> list(figures.columns)
-    ['level', 'provider', 'metric', 'value']
+    >>> figures.loc[("corpus", "rows")].index.to_list()
+    ['all levels', 'level 1', 'level 2', 'level 3']
 
     """
     from penumbra.artifacts.store import Store
@@ -151,7 +150,8 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
             judged = evaluate_reference(str(negatives), dataset, settings)
         else:
             judged = evaluate_frame(negatives, dataset, settings)
-    return Store().frame(judged.artifact)
+    wide = Store().frame(judged.artifact).pivot(index=["provider", "metric"], columns="level", values="value")
+    return wide.rename(columns=lambda level: f"level {level}" if level else "all levels").rename_axis(columns=None)
 
 
 def runs(dataset: str | None = None) -> "pd.DataFrame":

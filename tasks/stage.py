@@ -205,6 +205,17 @@ class Plan:
 
 
 _PLAN: ContextVar[Plan | None] = ContextVar("plan", default=None)
+_WITHOUT_PREFECT: ContextVar[bool] = ContextVar("without_prefect", default=False)
+
+
+@contextmanager
+def without_prefect() -> Iterator[None]:
+    """Make stages that are called inside as plain functions in this process, without a server and without reports."""
+    token = _WITHOUT_PREFECT.set(True)
+    try:
+        yield
+    finally:
+        _WITHOUT_PREFECT.reset(token)
 
 
 @contextmanager
@@ -240,7 +251,9 @@ def is_planned() -> bool:
 def run(stage: Stage) -> Artifact:
     """Return the artifact of a stage: made now if it is missing or damaged, or planned."""
     plan = _PLAN.get()
-    return _task_of(stage)(stage) if plan is None else plan.add(stage)
+    if plan is not None:
+        return plan.add(stage)
+    return make.fn(stage) if _WITHOUT_PREFECT.get() else _task_of(stage)(stage)
 
 
 def _task_of(stage: Stage) -> Task[[Stage], Artifact]:
@@ -255,7 +268,7 @@ def side_effect_task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @wraps(function)
         def run_unless_planned(*arguments: P.args, **options: P.kwargs) -> T:
-            if is_planned():
+            if is_planned() or _WITHOUT_PREFECT.get():
                 return None  # type: ignore[return-value]
             with progress_scope(name):
                 return run_as_task(*arguments, **options)
@@ -287,7 +300,7 @@ def make(stage: Stage) -> Artifact:
         f"{counted(manifest.taken, stage.unit)} in, {manifest.kept:,} out, {manifest.taken - manifest.kept:,} rejected"
     )
     logger().info("%s: %s; %s, %s", stage.label, counts, time, artifact.path)
-    if has_pages():
+    if has_pages() and not _WITHOUT_PREFECT.get():
         publish_stage(store, artifact, manifest, stage.shown)
     if not manifest.kept and not stage.may_be_empty:
         _check_refusals(store, manifest)

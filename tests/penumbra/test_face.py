@@ -72,6 +72,17 @@ def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
     pd.testing.assert_frame_equal(again, negatives)
 
 
+def test_a_few_sentences_need_no_server_and_what_is_rejected_is_on_the_result(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penumbra.flows.server._temporary_server", lambda: pytest.fail("a server was started"))
+    with pytest.warns(UserWarning, match=r"\d+ rows? rejected, .*; attrs\['rejected'\] has each"):
+        negatives = penumbra.build_negatives([*SENTENCES, "123"])
+    assert "query has no letter" in {row["reason"] for row in negatives.attrs["rejected"]}
+    figures = penumbra.quality(negatives, resamples=0)
+    assert figures.loc[("corpus", "rows"), "level 1"] == sum(negatives["level"] == 1)
+
+
 def test_existing_data_sets_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
     (tmp_path / "mine").mkdir()
