@@ -21,6 +21,7 @@ MADE_BY = {  # stage → flow that makes it, if that is not build-negatives
     "patch_features": "extract-features",
     "metrics": "train-grounding",
     "visual_dynamic_queries": "train-grounding",
+    "calibration": "evaluate-grounding",
     "predictions": "evaluate-grounding",
     "evaluation": "evaluate-grounding",
     "ablation": "ablation",

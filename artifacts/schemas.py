@@ -205,6 +205,23 @@ TABLES = {
         qid=QID,
         windows=Column(MOMENTS, "`start` and `end` in seconds and `score`, best first"),
         saliency=Column(pa.list_(FLOAT32), "saliency score of each clip of the video"),
+        existence=Column(
+            FLOAT32,
+            "how likely the moment is in the video at all, 0 to 1; null if the run is not calibrated, and in "
+            "predictions of versions before there was such a number",
+            True,
+        ),
+    ),
+    "calibration": _table(
+        "a number of a training run",
+        run=RUN,
+        name=Column(
+            TEXT,
+            "a number of the model's that says how likely a moment exists, whose value is its weight in the log-odds; "
+            "their `bias`; the `threshold` of existence below which a moment is not in the video; `AUROC` on "
+            "validation; and the sentences of each kind that all this was fitted on",
+        ),
+        value=Column(FLOAT64, "value of the number"),
     ),
     "evaluation": _table(
         "a figure of a training run",
@@ -270,6 +287,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     for stage, table in TABLES.items()
 }
 
+ADDED = {"predictions": {"existence"}}  # stage → columns that artifacts of an older version lack: null there
 RENAMED = {  # stage → names of columns in artifacts that an older version made, and their names today
     "negatives": {"positive": "query", "query": "negative"},
     "fills": {"query": "negative"},

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penumbra.artifacts.manifest import Part
-from penumbra.artifacts.schemas import RENAMED, conform, is_features, renamed_columns, table_of
+from penumbra.artifacts.schemas import ADDED, RENAMED, SCHEMAS, conform, is_features, renamed_columns, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,12 +41,19 @@ def _parquet(table: pa.Table, options: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes, columns: list[str] | None = None, stage: str = "") -> pa.Table:
-    """Return the rows of a file: these columns in this order, or all. Columns of an older version are renamed."""
+    """Return the rows of a file: these columns in this order, or all.
+
+    Columns of an older version are renamed, and those that it lacks are null.
+    """
     file = pq.ParquetFile(pa.BufferReader(data))  # `pq.read_table` imports pandas, half a second
     new_names = renamed_columns(stage, file.schema_arrow.names)
     old_names = {new: old for old, new in new_names.items()}
-    table = file.read([old_names.get(name, name) for name in columns] if columns else None)
+    lacking = ADDED.get(stage, set()) - set(file.schema_arrow.names)
+    read = [old_names.get(name, name) for name in columns if name not in lacking] if columns else None
+    table = file.read(read)
     table = table.rename_columns([new_names.get(name, name) for name in table.column_names])
+    for name in sorted(lacking):
+        table = table.append_column(name, pa.nulls(len(table), SCHEMAS[stage].field(name).type))
     return table.select(columns) if columns else table
 
 

@@ -75,20 +75,26 @@ class BMDETR(GroundingModel):
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
         """Ground every text in its video; `inputs.hard_text` holds the K negative queries of each.
 
-        A negative query without a token (its mask is all False) counts as none. `negative` changes nothing: a text of
-        another video says nothing about this video's background.
+        A negative query without a token (its mask is all False) counts as none. `negative` changes nothing but
+        `existence`: a text of another video says nothing about this video's background.
         """
-        texts = self.project_texts(inputs, negative=False)
+        texts = self.project_texts(inputs, negative and self.existence_head is not None)
         batch, clips = inputs.video.shape[:2]
         positions = clip_positions(inputs.video_mask, self.settings.hidden)
         video, mask = self.video_projection(inputs.video), inputs.video_mask
         memory, background, placed, bias = self.encode(video, mask, positions, texts)
         seen = memory[:, :clips]
-        probability = None
-        if self.frame_matcher is not None:  # p(query) times 1 - p of each negative, 0 for padding (Eq. 5)
-            each = self.frame_matcher(torch.cat((seen, background))).sigmoid().view(texts.groups, batch, -1)
+        probability = existence = None
+        under = torch.cat((seen, background))  # [groups·batch, clips, hidden]
+        matching = None if self.frame_matcher is None else self.frame_matcher(under)  # [groups·batch, clips]
+        if self.existence_head is not None:
+            scores = self.saliency_head(under)[..., 0] if matching is None else matching
+            existence = self.existence_head(scores, mask.repeat(texts.groups, 1), under).view(texts.groups, batch)
+        if matching is not None:  # p(query) times 1 - p of each negative, 0 for padding (Eq. 5)
+            each = matching.sigmoid().view(texts.groups, batch, -1)
             present = texts.mask.view(texts.groups, batch, -1).any(-1, keepdim=True)
-            probability = each[0] * (1 - each[1:].masked_fill(~present[1:], 0.0)).prod(0) * mask  # [batch, clips]
+            own = slice(1 + texts.negative, None)  # the negative queries of the video
+            probability = each[0] * (1 - each[own].masked_fill(~present[own], 0.0)).prod(0) * mask  # [batch, clips]
             official = self.settings.frame_weights == "official"  # the published code gives padding a share (Eq. 8)
             weights = (probability if official else probability.masked_fill(~mask, -torch.inf)).softmax(1)
             seen = seen * weights[..., None].to(seen.dtype)
@@ -96,7 +102,8 @@ class BMDETR(GroundingModel):
                 memory = torch.cat((seen, memory[:, clips:]), dim=1)
         logits, spans = self._decode(memory, placed, bias)
         pooled = self._pool({"video": (seen, mask), "text": (memory[:, clips:], texts.mask[:batch])})
-        return Outputs(logits, spans, self.saliency_head(seen)[..., 0], probability=probability, pooled=pooled)
+        saliency = self.saliency_head(seen)[..., 0]
+        return Outputs(logits, spans, saliency, probability=probability, pooled=pooled, existence=existence)
 
     def encode(
         self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: StackedTexts

@@ -24,7 +24,7 @@ class ModelSettings:
 
     `frame_matcher`, `learnable_spans` and `alignment` (0: none) are BM-DETR's components, and with `weighted_decoder`
     its decoder sees the weighted clips; `alignment` is also the width of Moment-DETR's optional alignment
-    (`contrastive_hdim`, published as 64).
+    (`contrastive_hdim`, published as 64). `existence` adds a head that says whether a text's moment is in the video.
     """
 
     video_dim: int
@@ -46,6 +46,7 @@ class ModelSettings:
     learnable_spans: bool = True
     frame_weights: Literal["fixed", "official"] = "fixed"
     weighted_decoder: bool = False
+    existence: bool = False
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads or self.hidden % 4:
@@ -91,6 +92,7 @@ class Outputs:
     align: Alignment | None = None  # Moment-DETR's alignment, if it has one
     probability: Tensor | None = None  # [batch, clips], BM-DETR's joint probability of each clip
     pooled: tuple[Tensor, Tensor] | None = None  # [batch, channels], BM-DETR's unit vectors of clips and of words
+    existence: Tensor | None = None  # [texts, batch] logits: the query, then the next sample's text and the hard ones
 
     def split(self, branches: int) -> list["Outputs"]:
         """Return BM-DETR's outputs for each of the equal batches that the rows hold."""
@@ -99,10 +101,11 @@ class Outputs:
         none = (None,) * branches
         likely = none if self.probability is None else self.probability.chunk(branches)
         pooled = none if self.pooled is None else zip(*(part.chunk(branches) for part in self.pooled), strict=True)
+        exists = none if self.existence is None else self.existence.chunk(branches, 1)
         rows = (self.logits.chunk(branches, 1), self.spans.chunk(branches, 1), self.saliency.chunk(branches))
         return [
-            Outputs(logits, spans, saliency, probability=p, pooled=vectors)
-            for logits, spans, saliency, p, vectors in zip(*rows, likely, pooled, strict=True)
+            Outputs(logits, spans, saliency, probability=p, pooled=vectors, existence=logit)
+            for logits, spans, saliency, p, vectors, logit in zip(*rows, likely, pooled, exists, strict=True)
         ]
 
     @property
@@ -179,6 +182,28 @@ class TextPositions(nn.Module):
         return placed
 
 
+class ExistenceHead(nn.Module):
+    """Logit of whether a text's moment is in a video, linear in one vector of the pair and the highest saliency."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.vector = nn.Linear(hidden, 1)
+        self.saliency = nn.Parameter(torch.ones(()))
+
+    def forward(self, saliency: Tensor, mask: Tensor, clips: Tensor, whole: Tensor | None = None) -> Tensor:
+        """Return logits [n], always in float32.
+
+        saliency and mask [n, clips], clips [n, clips, hidden]; `whole` [n, hidden] is the vector of the pair. Without
+        one it is the mean of the clips, weighted by a softmax over their saliency.
+        """
+        with torch.autocast(clips.device.type, enabled=False):
+            saliency = saliency.float().masked_fill(~mask, -torch.inf)
+            if whole is None:
+                whole = (saliency.softmax(1)[:, None] @ clips.float())[:, 0]
+            logits: Tensor = self.vector(whole.float())[:, 0] + self.saliency * saliency.amax(1)
+            return logits
+
+
 class GroundingModel(nn.Module):
     """Input projections, text positions, class and span heads; a model adds its transformer and `forward`."""
 
@@ -191,6 +216,7 @@ class GroundingModel(nn.Module):
         self.text_positions.requires_grad_(s.text_positions)  # checkpoints hold them even if they are not used
         self.class_head = nn.Linear(s.hidden, 2)
         self.span_head = MLP(s.hidden, s.hidden, 2, 3)
+        self.existence_head = ExistenceHead(s.hidden) if s.existence else None
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
         """Ground every text in its video.

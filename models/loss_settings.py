@@ -28,6 +28,7 @@ class LossSettings:
     saliency: float = 1.0  # weight of all saliency losses together
     pair_hinge: bool | None = None  # hinge of clip pairs; None: without SHINE only
     pair_margin: float = 0.2
+    existence: float = 0.0  # weight of the loss that tells true sentences from false ones
 
     @property
     def has_pair_hinge(self) -> bool:
@@ -42,7 +43,7 @@ class LossSettings:
     @property
     def needs_negative(self) -> bool:
         """Whether a step encodes the batch's negatives."""
-        return False
+        return self.existence > 0
 
     @property
     def needs_hard(self) -> bool:
@@ -98,11 +99,12 @@ class ShineLosses(LossSettings):
 
     @property
     def needs_negative(self) -> bool:
-        return self.has_negative_pair or bool(self.shine and self.coarse and "inter" in self.coarse_terms)
+        inter = self.shine and self.coarse and "inter" in self.coarse_terms
+        return self.has_negative_pair or bool(inter) or super().needs_negative
 
     @property
     def needs_hard(self) -> bool:
-        return self.shine and self.fine > 0
+        return self.shine and (self.fine > 0 or self.existence > 0)
 
 
 @dataclass(frozen=True)

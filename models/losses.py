@@ -41,16 +41,21 @@ class Targets:
     low_clips: Tensor  # [batch, pairs]
     hard_present: Tensor | None = None  # [levels, batch], True where a query has the hard negative; None: all
     branches: int = 1
+    false: Tensor | None = None  # [texts, batch], which texts of `Outputs.existence` after the first have no moment
 
     def split(self) -> list["Targets"]:
         """Return the targets of each branch."""
-        parts = zip(*(column.chunk(self.branches) for column in self._columns()), strict=True)
-        return [self] if self.branches == 1 else [Targets(*part) for part in parts]
+        if self.branches == 1:
+            return [self]
+        parts: Any = zip(*(column.chunk(self.branches) for column in self._columns()), strict=True)
+        false = (None,) * self.branches if self.false is None else self.false.chunk(self.branches, 1)
+        return [replace(Targets(*part), false=texts) for part, texts in zip(parts, false, strict=True)]
 
     def stack(self, other: "Targets") -> "Targets":
-        """Return these targets and the other ones as two branches."""
+        """Return these targets and the other ones as two branches, which share their texts."""
         columns: Any = (torch.cat(pair) for pair in zip(self._columns(), other._columns(), strict=True))
-        return replace(Targets(*columns), branches=2)
+        false = None if self.false is None else self.false.repeat(1, 2)
+        return replace(Targets(*columns), branches=2, false=false)
 
     def _columns(self) -> list[Tensor]:
         return [self.spans, self.span_mask, self.clip_scores, self.video_mask, self.high_clips, self.low_clips]
@@ -94,6 +99,9 @@ def _branch_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -
     terms["saliency"] = total / settings.saliency if settings.saliency else total
     if settings.localises:
         total = total + _localisation_losses(outputs, targets, settings, terms)
+    if settings.existence and outputs.existence is not None and targets.false is not None:
+        terms["existence"] = existence(outputs.existence, targets.false)
+        total = total + settings.existence * terms["existence"]
     if isinstance(settings, BMDETRLosses) and settings.probability and outputs.probability is not None:
         terms["probability"] = frame_probability(outputs.probability, targets)
         total = total + settings.probability * terms["probability"]
@@ -255,6 +263,20 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
         return values.mean()
     weight = mask.to(values.dtype)
     return (torch.where(mask, values, 0) * weight).sum() / weight.sum().clamp(min=1)
+
+
+# -- existence: is the moment in the video at all? --------------------------------------------------------------------
+
+
+def existence(logits: Tensor, false: Tensor) -> Tensor:
+    """Return the binary cross entropy of true and false sentences, which weigh as much as each other in all.
+
+    logits [1 + texts, batch] are those of each sample's own sentence, which is true, and of other texts; `false`
+    [texts, batch] says which of these have no moment in the sample's video. The others are left out of the mean.
+    """
+    if not len(false):  # a batch of one, without hard negatives
+        return logits.sum() * 0
+    return (functional.softplus(-logits[0]).mean() + masked_mean(functional.softplus(logits[1:]), false)) / 2
 
 
 # -- saliency of the base models --------------------------------------------------------------------------------------

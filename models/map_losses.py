@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penumbra.models.losses import Losses, masked_mean
+from penumbra.models.losses import Losses, existence, masked_mean
 from penumbra.models.mmn import MapOutputs
 from penumbra.models.spans import iou
 
@@ -24,6 +24,7 @@ class MapTargets:
     window_mask: Tensor  # [sentences, windows], True where a window exists
     hard_present: Tensor | None = None  # [levels, sentences], True where a sentence has the hard negative; None: all
     late: bool = False  # whether the epochs of the full contrastive weight are over
+    false: Tensor | None = None  # [texts, sentences], which texts of `MapOutputs.existence` after the first are false
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class MMNLosses:
     hard_order: float = 0.0
     hard_margin: float = 0.1
     hard_overlap: float = 0.0
+    existence: float = 0.0  # weight of the loss that tells true sentences from false ones
     shine: bool = False
 
     def __post_init__(self) -> None:
@@ -105,6 +107,9 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) ->
     if s.shine and s.hard_overlap and outputs.hard_iou is not None:
         terms["hard_overlap"] = hard_overlap(outputs.hard_iou_logits(outputs.hard_iou), targets.hard_present)
         total = total + s.hard_overlap * terms["hard_overlap"]
+    if s.existence and outputs.existence is not None and targets.false is not None:
+        terms["existence"] = existence(outputs.existence, targets.false)
+        total = total + s.existence * terms["existence"]
     return Losses(total, {name: value.detach() for name, value in terms.items()})
 
 

@@ -23,7 +23,8 @@ class MMNSettings:
 
     A video comes as `segments` means of its clips and is pooled to `clips` by windows of `pool` segments. `counts` is
     the map's schedule (`moment_map.schedule`). `projected` is false if clips are pooled without a linear layer before
-    (VDI): video_dim is then the width of the map.
+    (VDI): video_dim is then the width of the map. `existence` adds a head that says whether a sentence's moment is in
+    the video.
     """
 
     video_dim: int
@@ -39,6 +40,7 @@ class MMNSettings:
     kernel: int = 5
     layers: int = 8
     projected: bool = True
+    existence: bool = False
 
     def __post_init__(self) -> None:
         if self.segments % self.clips or (self.segments - self.pool) // self.stride + 1 != self.clips:
@@ -68,7 +70,9 @@ class MapInputs:
 class MapOutputs:
     """Unit vectors in the two spaces: cells [videos, candidates, joint], sentences [sentences, joint].
 
-    hard_iou and hard_contrast [levels, sentences, joint] are those of the hard negatives.
+    hard_iou and hard_contrast [levels, sentences, joint] are those of the hard negatives. existence [texts, sentences]
+    are logits of whether a text's moment is in the sentence's video: of the sentence itself and, in training, of one of
+    the next video (`of_next_video`) and the hard negatives.
     """
 
     cell_iou: Tensor
@@ -78,6 +82,7 @@ class MapOutputs:
     video_of: Tensor
     hard_iou: Tensor | None = None
     hard_contrast: Tensor | None = None
+    existence: Tensor | None = None
 
     def iou_logits(self) -> Tensor:
         """Return the IoU branch's scaled cosine [sentences, candidates] of a sentence and its video's candidates."""
@@ -99,6 +104,39 @@ class MapOutputs:
 
     def _own(self, cells: Tensor, sentences: Tensor) -> Tensor:
         return torch.einsum("smc,sc->sm", cells[self.video_of], sentences)
+
+
+def of_next_video(video_of: Tensor) -> Tensor:
+    """Return for each sentence one of the next video [sentences], the last one's of the first.
+
+    video_of [sentences] rises from 0; a video's sentences take those of the next one in turn.
+    """
+    counts = torch.bincount(video_of)
+    first, following = counts.cumsum(0) - counts, (video_of + 1) % len(counts)
+    place = torch.arange(len(video_of), device=video_of.device) - first[video_of]
+    return first[following] + place % counts[following]
+
+
+class ExistenceHead(nn.Module):
+    """Logit of whether a sentence's moment is in a video, from the products of the sentence and the likeliest cells."""
+
+    def __init__(self, joint: int) -> None:
+        super().__init__()
+        self.products = nn.Linear(2 * joint, 1)
+
+    def forward(self, cells: tuple[Tensor, Tensor], sentences: tuple[Tensor, Tensor]) -> Tensor:
+        """Return logits [sentences]; cells [sentences, candidates, joint] and sentences are of both spaces.
+
+        The cells are weighted by a softmax over the IoU branch's scaled cosine. Products of unit vectors are small:
+        they are multiplied by their number.
+        """
+        weights = (IOU_SCALE * torch.einsum("smc,sc->sm", cells[0], sentences[0])).softmax(1)
+        likeliest = [torch.einsum("sm,smc->sc", weights, space) for space in cells]
+        products = [sentence * cell for sentence, cell in zip(sentences, likeliest, strict=True)]
+        vector = torch.cat(products, dim=1) * products[0].shape[1]  # [sentences, 2·joint]
+        with torch.autocast(vector.device.type, enabled=False):
+            logits: Tensor = self.products(vector.float())[:, 0]
+            return logits
 
 
 class SentenceEncoder(nn.Module):
@@ -234,6 +272,7 @@ class MMN(nn.Module):
         self.cell_iou = nn.Linear(s.proposal, s.joint)
         self.cell_contrast = nn.Linear(s.proposal, s.joint)
         self.sentences = SentenceEncoder(s.text_dim, s.joint)
+        self.existence_head = ExistenceHead(s.joint) if s.existence else None
         self.register_buffer("cells", cells, persistent=False)
         self.register_buffer("places", places, persistent=False)
 
@@ -253,7 +292,21 @@ class MMN(nn.Module):
         )
         if inputs.hard_text is not None and inputs.hard_mask is not None:
             outputs.hard_iou, outputs.hard_contrast = map(unit, self.sentences(inputs.hard_text, inputs.hard_mask))
+        if self.existence_head is not None:
+            outputs.existence = self._existence(outputs, self.existence_head)
         return outputs
+
+    def _existence(self, outputs: MapOutputs, head: ExistenceHead) -> Tensor:
+        """Return `MapOutputs.existence`."""
+        video_of, own = outputs.video_of, (outputs.sentence_iou, outputs.sentence_contrast)
+        texts = [own]
+        if self.training and len(outputs.cell_iou) > 1:
+            following = of_next_video(video_of)
+            texts.append((own[0][following], own[1][following]))
+        if self.training and outputs.hard_iou is not None and outputs.hard_contrast is not None:
+            texts += zip(outputs.hard_iou, outputs.hard_contrast, strict=True)
+        cells = outputs.cell_iou[video_of], outputs.cell_contrast[video_of]
+        return torch.stack([head(cells, text) for text in texts])
 
     def pool(self, video: Tensor) -> Tensor:
         """[videos, segments, video_dim] to [videos, hidden, clips]."""

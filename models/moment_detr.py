@@ -38,12 +38,18 @@ class MomentDETR(GroundingModel):
         bias = padding_bias(torch.cat((inputs.video_mask.repeat(groups, 1), texts.mask), dim=1))
         for layer in self.encoder:
             tokens = layer(tokens, positions, bias)
-        saliency = texts.split(self.saliency_head(tokens[:, :clips])[..., 0])  # positive, negative, hard negatives
+        scores = self.saliency_head(tokens[:, :clips])[..., 0]  # [groups·batch, clips]
+        saliency = texts.split(scores)  # positive, negative, hard negatives
+        existence = None
+        if self.existence_head is not None:
+            mask = inputs.video_mask.repeat(groups, 1)
+            existence = self.existence_head(scores, mask, tokens[:, :clips]).view(groups, batch)
         memory = tokens[:batch]  # only the positive texts are decoded
         states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])  # [layers, batch, queries, hidden]
         logits, spans = self.heads(states)
         words = memory[:, clips : clips + inputs.text.shape[1]]  # hard negatives may be longer
-        return Outputs(logits, spans.sigmoid(), *saliency, align=self._align(states, words, memory[:, :clips]))
+        align = self._align(states, words, memory[:, :clips])
+        return Outputs(logits, spans.sigmoid(), *saliency, align=align, existence=existence)
 
     def _align(self, states: Tensor, words: Tensor, clips: Tensor) -> Alignment | None:
         """Project decoder states [layers, batch, queries, hidden], encoded words and clips for the alignment loss."""

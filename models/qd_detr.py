@@ -38,12 +38,17 @@ class QDDETR(GroundingModel):
         batch = inputs.video.shape[0]
         positions = clip_positions(inputs.video_mask, self.settings.hidden)  # [batch, clips, hidden]
         whole, clips = self.encode(self.video_projection(inputs.video), inputs.video_mask, positions, texts)
-        saliency = texts.split(self.saliency(whole, clips))  # positive, negative, hard negatives
+        scores = self.saliency(whole, clips)  # [groups·batch, clips]
+        saliency = texts.split(scores)  # positive, negative, hard negatives
+        existence = None
+        if self.existence_head is not None:
+            mask = inputs.video_mask.repeat(texts.groups, 1)
+            existence = self.existence_head(scores, mask, clips, whole).view(texts.groups, batch)
         bias = padding_bias(inputs.video_mask)
         states, references = self.decoder(self.anchors, clips[:batch], positions, bias)  # the positive texts alone
         logits, moves = self.heads(states)  # [layers, batch, queries, 2]
         spans = (moves + inverse_sigmoid(references)).sigmoid()
-        return Outputs(logits, spans, *saliency)
+        return Outputs(logits, spans, *saliency, existence=existence)
 
     def encode(
         self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: StackedTexts

@@ -156,8 +156,8 @@ def all_runs(dataset: str | None = None) -> Iterator[Run]:
     """Yield the trainings of one data set or of all: the finished ones, oldest first, then the others."""
     store = Store()
     finished, providers = store.find(dataset, METRICS), _providers(dataset)
-    later = defaultdict[str, list[Artifact]](list)  # predictions and evaluations by the run's key
-    for stage in ("predictions", EVALUATION):
+    later = defaultdict[str, list[Artifact]](list)  # calibrations, predictions and evaluations by the run's key
+    for stage in ("calibration", "predictions", EVALUATION):
         for manifest in store.find(dataset, stage):
             for parent in manifest.parents:
                 if parent.stage == METRICS:

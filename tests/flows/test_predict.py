@@ -37,6 +37,7 @@ from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding import runs
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
+from penumbra.tasks.grounding.evaluation.existence import calibration_in_words, read_calibrator
 from penumbra.tasks.grounding.evaluation.predictions import predict_model, sources_of_run
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
@@ -177,6 +178,38 @@ def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evalu
             assert [w.score for w in one.windows] == pytest.approx([w["score"] for w in windows], abs=2e-3)
             assert one.saliency == pytest.approx(row["saliency"], abs=2e-2)
             assert one.duration == annotations[row["qid"]]["duration"]
+
+
+def test_predictions_say_how_likely_a_moment_exists(world: Path, evaluated: Artifact) -> None:
+    store = Store()
+    [predictions] = [p for p in store.manifest(evaluated).parents if p.stage == "predictions"]
+    [calibration] = [p for p in store.manifest(predictions).parents if p.stage == "calibration"]
+    calibrator = read_calibrator(calibration)
+    assert calibrator is not None
+    assert calibrator.evidence == ("highest saliency", "best window")
+    assert "no existence head was trained" in calibration_in_words(calibration)
+    found = store.table(predictions, ["existence"])["existence"].to_pylist()
+    assert all(0 <= value <= 1 for value in found)
+    assert len(set(found)) > 1
+    numbers = dict(zip(*store.table(calibration, ["name", "value"]).to_pydict().values(), strict=True))
+    assert {"true sentences", "another video sentences", "level 1 sentences", "AUROC"} <= numbers.keys()
+
+
+def test_a_run_without_validation_queries_is_not_calibrated(world: Path) -> None:
+    sources = find_sources(Store().newest("few", "annotations"), Settings())
+    tiny = MMNConfig(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)
+    said = {}
+    for weight in (0.0, 1.0):
+        model = tiny.model_copy(update={"losses": LossConfig(existence=weight)})
+        settings = Settings(model=model, training=Training(epochs=1, batch_size=8, validation=0.0))
+        metrics = flow(train_model)(sources, settings)
+        predictions = flow(predict_model)(metrics, sources, None, ("test",))
+        [calibration] = [p for p in Store().manifest(predictions).parents if p.stage == "calibration"]
+        said[weight] = calibration_in_words(calibration)
+        nulls = Store().table(predictions, ["existence"])["existence"].null_count
+        assert (nulls > 0) == (weight == 0), "a head needs no calibration"
+    assert "no validation query (training.validation)" in said[0.0]
+    assert "no validation queries to calibrate it on" in said[1.0]
 
 
 def test_mmn_predicts_what_its_run_predicted(world: Path, evaluated: Artifact) -> None:

@@ -80,10 +80,24 @@ def apart(rows: Tensor, video: np.ndarray) -> Tensor:
     return rows[torch.from_numpy(by_video[places.argsort()])]
 
 
+class SentencesOfVideos:
+    """The sentences that each video has: another query's may be true of it, too."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.video, self.text = examples.video.numpy(), examples.text.numpy()
+        self.texts = int(self.text.max(initial=0)) + 1
+        self.known = np.unique(self.video * self.texts + self.text)
+
+    def lack(self, queries: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Return whether the videos of the rows `queries` lack the sentences of the rows `others` [n]."""
+        return ~np.isin(self.video[queries] * self.texts + self.text[others], self.known)
+
+
 class DeviceData:
     """Examples and their features on one device; batches hold hard negatives where `hard`.
 
-    With `negatives_apart` a query and the next one of its batch are of different videos where the batch allows it.
+    With `negatives_apart` a query and the next one of its batch are of different videos where the batch allows it. With
+    `existence`, targets say which texts of a step are false of the video.
     """
 
     def __init__(
@@ -97,10 +111,12 @@ class DeviceData:
         hard: bool = False,
         group_by_length: bool = False,
         negatives_apart: bool = False,
+        existence: bool = False,
     ) -> None:
         self.examples, self.device, self.clip_length = examples, device, videos.clip_length
         self.batch_size, self.hard, self.group_by_length = batch_size, hard, group_by_length
         self.negatives_apart = negatives_apart
+        self.sentences = SentencesOfVideos(examples) if existence else None
         self.videos = videos.to(device)
         self.texts = texts.to(device)
         columns = torch.stack((examples.clip_scores, examples.clip_relevant.float()), dim=1)
@@ -146,7 +162,13 @@ class DeviceData:
         seconds = mask.sum(1)[:, None] * self.clip_length
         spans = to_spans(windows / seconds[..., None])  # [batch, windows, 2]
         missing = self.columns["hard_present"][:, index] if self.hard else None
-        return inputs, Targets(spans, present, scores, mask, high, low, missing)
+        false = None
+        if self.sentences is not None:  # the next query of the batch, which a batch of one lacks, and hard negatives
+            queries = rows.numpy() if len(rows) > 1 else np.zeros(0, np.int64)
+            following = torch.from_numpy(self.sentences.lack(queries, np.roll(queries, -1))).view(-1, len(rows))
+            false = following.to(self.device, non_blocking=True)
+            false = false if missing is None else torch.cat((false, missing))
+        return inputs, Targets(spans, present, scores, mask, high, low, missing, false=false)
 
     def _windows(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return windows [batch, windows, 2] and which exist [batch, windows], at most five a query."""

@@ -15,6 +15,7 @@ from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.configs import Choice, Ranking
+from penumbra.tasks.grounding.evaluation.existence import Calibration, Calibrator, calibration_in_words, read_calibrator
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics import EvaluationError
@@ -39,18 +40,19 @@ class Predictions(Stage):
     """The predictions of a run for every query of some splits, a part each; default: all but the training split."""
 
     name = STAGE
-    version = 1
+    version = 2
     by_workers = False  # a GPU holds one model, and each worker would load all features again for seconds of work
 
     metrics: Artifact
+    calibration: Artifact
     sources: Sources
     ranking: Ranking
     splits: tuple[str, ...]
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """Return the run, the queries and the features."""
-        return (self.metrics, *self.sources.parents)
+        """Return the run, the calibration of its existence, the queries and the features."""
+        return (self.metrics, self.calibration, *self.sources.parents)
 
     def parameters(self) -> dict[str, Any]:
         """Return how windows are made, and the splits that were named."""
@@ -86,7 +88,7 @@ class Predictions(Stage):
         model, settings = self.run
         system = system_of(settings.model_copy(update={"ranking": self.ranking}))
         rows, name = self.loaded.of_split([piece]), run_name(settings, self.metrics.key)
-        return predict_rows(self.loaded, rows, model, system, piece, name)
+        return predict_rows(self.loaded, rows, model, system, piece, name, read_calibrator(self.calibration))
 
 
 def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
@@ -110,16 +112,28 @@ def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
 
 
 def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, splits: tuple[str, ...]) -> Artifact:
-    """Predict the splits with a run; `ranking` defaults to that of the run."""
+    """Predict the splits with a run, whose existence is calibrated first; `ranking` defaults to that of the run."""
     if not is_planned():
         require_checkpoints(metrics)  # also if the predictions exist: the figures need the model
-    return run(Predictions(metrics, sources, ranking or settings_of(work_of(metrics)).ranking, splits))
+    calibration = run(Calibration(metrics, sources))
+    if not is_planned():
+        logger().info("%s", calibration_in_words(calibration))
+    return run(Predictions(metrics, calibration, sources, ranking or settings_of(work_of(metrics)).ranking, splits))
 
 
 def predict_rows(
-    loaded: Loaded, queries: Sequence[dict[str, Any]], model: Any, system: System[Any], split: str, run: str
+    loaded: Loaded,
+    queries: Sequence[dict[str, Any]],
+    model: Any,
+    system: System[Any],
+    split: str,
+    run: str,
+    calibrator: Calibrator | None = None,
 ) -> Part:
-    """Predict rows of `annotations` with any text that has features; other rows are rejected with their reason."""
+    """Predict rows of `annotations` with any text that has features; other rows are rejected with their reason.
+
+    Existence is null without a calibrator.
+    """
     prepared = loaded.examples_of(queries, STAGE)
     rows: list[dict[str, Any]] = []
     seconds = 0.0
@@ -136,10 +150,12 @@ def predict_rows(
         started = time.perf_counter()
         predictions = system.predict(model, data)
         seconds = time.perf_counter() - started
-        for one in predictions:
+        existence = calibrator.of(predictions) if calibrator else [None] * len(predictions)
+        for one, exists in zip(predictions, existence, strict=True):
             windows = [dict(zip(("start", "end", "score"), window, strict=True)) for window in one.windows.tolist()]
             saliency = one.saliency.tolist()
-            rows.append({"run": run, "split": split, "qid": one.qid, "windows": windows, "saliency": saliency})
+            row = {"run": run, "split": split, "qid": one.qid, "windows": windows, "saliency": saliency}
+            rows.append({**row, "existence": exists})
     measured = {SECONDS: seconds, QUERIES: float(len(rows))}
     taken = len(rows) + len(prepared.rejected)
     return Part(table_of(STAGE, rows), taken, len(rows), list(prepared.rejected), measured=measured)

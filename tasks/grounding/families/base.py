@@ -3,7 +3,7 @@
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -22,11 +22,15 @@ SALIENCY_SPAN = 0.05  # smallest extent of a chart's axis: a quarter of the loss
 
 @dataclass(frozen=True)
 class Prediction:
-    """A query's windows [queries, 3] (start s, end s, score), best first, and its saliency [clips]."""
+    """A query's windows [queries, 3] (start s, end s, score), best first, and its saliency [clips].
+
+    `evidence` [n] are the numbers that say how likely the moment exists, named by `System.evidence`.
+    """
 
     qid: str
     windows: np.ndarray
     saliency: np.ndarray
+    evidence: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 class TrainingData(Protocol):
@@ -84,6 +88,11 @@ class System(ABC, Generic[Config]):
     def predict(self, model: nn.Module, data: Any) -> list[Prediction]:
         """Return windows, best first, and saliency of every query, in the data's order."""
 
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """The names of `Prediction.evidence`; none if the family has no such numbers."""
+        return ()
+
     def parameters(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return the optimiser's groups; `scale` is a group's share of the learning rate."""
         return [{"params": list(trained(model)), "scale": 1.0}]
@@ -136,10 +145,24 @@ class Objective(nn.Module):
         return losses.total, losses.terms
 
 
-class LossConfig(Parameters):
+class ExistenceConfig(Parameters):
+    """The loss of the existence head, which any model may have."""
+
+    existence: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of a head that tells true sentences from false ones: other videos' and, where a step "
+        "reads them, generated hard negatives. 0: no head.",
+    )
+
+
+class LossConfig(ExistenceConfig):
     """Losses of a model that SHINE's hard negatives can train."""
 
     shine: bool = Field(False, description="SHINE's generated hard negatives, and the losses that rank them.")
+
+
+HEAD = "existence head"  # the evidence of a model that has one
 
 
 class HardNegativeModel(ModelConfig):
@@ -149,7 +172,7 @@ class HardNegativeModel(ModelConfig):
 
     @property
     def label(self) -> str:
-        return f"{self.name}+shine" if self.losses.shine else self.name
+        return self.name + "+shine" * self.losses.shine + "+existence" * (self.losses.existence > 0)
 
     @property
     def reads_negatives(self) -> bool:

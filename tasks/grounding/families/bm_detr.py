@@ -18,9 +18,8 @@ from penumbra.models.losses import Targets, mean_over
 from penumbra.models.spans import to_spans, to_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, draw_pairs
 from penumbra.tasks.grounding.batches.examples import Examples, Features
-from penumbra.tasks.grounding.families.base import Prediction
+from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig, Prediction
 from penumbra.tasks.grounding.families.detr import DETRConfig, DETROptions, DETRSystem, outputs_of, predict
-from penumbra.tasks.stage import Parameters
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
 NEARLY = 1e-4  # of a clip: a time this near to a clip's border is on it
@@ -28,8 +27,8 @@ Negatives = Literal["in_video", "generated", "both", "none"]
 MissingNegativePolicy = Literal["none", "other_video"]
 
 
-class BMDETRLossConfig(Parameters):
-    """Which negative queries BM-DETR's losses take."""
+class BMDETRLossConfig(ExistenceConfig):
+    """Which negative queries BM-DETR's losses take, and the existence head."""
 
     negatives: Negatives = Field(
         "in_video", description="Queries of other moments of the video, generated hard negatives, both, or none."
@@ -75,6 +74,10 @@ class BMDETRConfig(DETRConfig):
         return {"weighted_decoder": True} if self.as_published == "paper" else {}
 
     @property
+    def label(self) -> str:
+        return self.name + "+existence" * (self.losses.existence > 0)
+
+    @property
     def reads_negatives(self) -> bool:
         return self.losses.negatives in ("generated", "both")
 
@@ -90,8 +93,11 @@ class BMDETRConfig(DETRConfig):
 # -- negative queries -------------------------------------------------------------------------------------------------
 
 
-def negative_pools(examples: Examples, kind: Negatives) -> tuple[Tensor, Tensor]:
-    """Return rows of the texts that may be each query's negative, query by query, and their offsets [n + 1]."""
+def negative_pools(examples: Examples, kind: Negatives) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows of the texts that may be each query's negative, query by query, and their offsets [n + 1].
+
+    The third says which of the texts are generated, and so false of the whole video.
+    """
     number = torch.arange(len(examples))
     owners, rows = [number[:0]], [number[:0]]
     if kind in ("in_video", "both"):
@@ -104,7 +110,9 @@ def negative_pools(examples: Examples, kind: Negatives) -> tuple[Tensor, Tensor]
     owner = torch.cat(owners)
     counts = torch.bincount(owner, minlength=len(examples))
     offsets = torch.cat((torch.zeros(1, dtype=torch.long), counts.cumsum(0)))
-    return torch.cat(rows)[owner.argsort(stable=True)], offsets
+    order = owner.argsort(stable=True)
+    generated = torch.arange(len(owner)) >= len(owner) - (len(rows[-1]) if kind in ("generated", "both") else 0)
+    return torch.cat(rows)[order], offsets, generated[order]
 
 
 def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
@@ -140,11 +148,13 @@ class BackgroundData(DeviceData):
         negatives: Negatives,
         without_negative: MissingNegativePolicy = "none",
         shifting: BMDETROptions | None = None,
+        existence: bool = False,
     ) -> None:
-        super().__init__(examples, videos, texts, device, batch_size=batch_size)
+        super().__init__(examples, videos, texts, device, batch_size=batch_size, existence=existence)
         self.negatives, self.without_negative, self.shifting = negatives, without_negative, shifting
-        rows, offsets = negative_pools(examples, negatives)
+        rows, offsets, generated = negative_pools(examples, negatives)
         self.pool = torch.cat((rows, rows.new_zeros(1))).to(device)  # never empty
+        self.pool_false = torch.cat((generated, generated.new_zeros(1))).to(device)
         self.pool_starts, self.pool_sizes = offsets[:-1].to(device), offsets.diff().to(device)
         lengths = np.append(self.texts.host_lengths[rows.numpy()], 0)
         ends = np.minimum(offsets[:-1].numpy(), len(rows))
@@ -161,26 +171,31 @@ class BackgroundData(DeviceData):
         inside = self.clips.gather(index, targets.video_mask.shape[1])[0][..., 1]
         targets = replace(targets, clip_scores=inside)  # all relevant clips count alike, graded or not
         if self.negatives != "none":
-            inputs = self.with_negatives(inputs, rows, first=False)
+            inputs, places = self.with_negatives(inputs, rows, first=False)
+            if targets.false is not None:  # a generated negative has no moment in the video, another query of it has
+                targets = replace(targets, false=torch.cat((targets.false, self.pool_false[places][None])))
         if self.shifting is None:
             return inputs, targets
         return both(
             inputs, targets, *shift(inputs, targets, self.columns["extremes"][index], self.clip_length, self.shifting)
         )
 
-    def with_negatives(self, inputs: Inputs, rows: Tensor, first: bool) -> Inputs:
-        """Return inputs with a negative drawn for each query, or its first; one without negatives gets no token."""
+    def with_negatives(self, inputs: Inputs, rows: Tensor, first: bool) -> tuple[Inputs, Tensor]:
+        """Return inputs with a negative drawn for each query, or its first, and their places in the pool [batch].
+
+        A query without negatives gets no token, and a place at the end.
+        """
         index = rows.to(self.device, non_blocking=True)
         size = self.pool_sizes[index]
         share = torch.zeros(len(rows), device=self.device) if first else torch.rand(len(rows), device=self.device)
         chosen = (share * size).long().minimum((size - 1).clamp(min=0))
-        places = (self.pool_starts[index] + chosen).clamp(max=len(self.pool) - 1)
+        places = (self.pool_starts[index] + chosen).where(size > 0, len(self.pool) - 1)
         longest = int(self.pool_longest[rows.numpy()].max())
         text, mask = self.texts.gather(self.pool[places], longest)
         text, mask = text.float(), mask & (size > 0)[:, None]
         if self.without_negative == "other_video" and not first and len(rows) > 1:
             text, mask = _filled(text, mask, inputs.text.roll(-1, 0), inputs.text_mask.roll(-1, 0))
-        return replace(inputs, hard_text=text[None], hard_mask=mask[None])
+        return replace(inputs, hard_text=text[None], hard_mask=mask[None]), places
 
 
 def _filled(text: Tensor, mask: Tensor, other: Tensor, other_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,7 +245,13 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
             negatives=losses.negatives,
             without_negative=losses.without_negative,
             shifting=self.config.network_options if self.config.shifting else None,
+            existence=losses.existence > 0,
         )
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        names, matched = super().evidence, self.config.network_options.frame_matcher
+        return (*names, "highest probability") if matched and HEAD not in names else names
 
     def predict(self, model: nn.Module, data: BackgroundData) -> list[Prediction]:  # type: ignore[override]
         """See `System.predict`. No window ends after the last clip that a video may have."""
@@ -259,7 +280,7 @@ def probabilities(model: GroundingModel, data: BackgroundData, batch_size: int) 
     """Return mean probabilities in and outside the moment [n, 4], without and with a negative, of queries with one."""
 
     def with_negatives(rows: Tensor) -> Inputs:
-        return data.with_negatives(data.inputs(rows), rows, first=True)
+        return data.with_negatives(data.inputs(rows), rows, first=True)[0]
 
     columns = []
     for gather in (data.inputs, with_negatives):

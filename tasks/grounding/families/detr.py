@@ -20,6 +20,7 @@ from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, 
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.configs import ModelConfig, Ranking
 from penumbra.tasks.grounding.families.base import (
+    HEAD,
     HardNegativeModel,
     LossConfig,
     Objective,
@@ -68,7 +69,7 @@ class DETRConfig(ModelConfig):
 
     def sizes(self, video_dim: int, text_dim: int, longest_text: int) -> ModelSettings:
         """Return the settings of the network for inputs of these widths."""
-        values = asdict(self.network_options) | self.model_dump()
+        values = asdict(self.network_options) | self.model_dump() | {"existence": self.loss_settings.existence > 0}
         known = {name: value for name, value in values.items() if name in ModelSettings.__dataclass_fields__}
         return ModelSettings(video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, **known)
 
@@ -145,12 +146,17 @@ class DETRSystem(System[ADETR]):
             hard=hard,
             group_by_length=training.group_by_length,
             negatives_apart=self.config.reads_batch_negatives,
+            existence=self.config.loss_settings.existence > 0,
         )
 
     def objective(self, model: nn.Module) -> Objective:
         losses = self.config.loss_settings
         outputs = partial(model, negative=losses.needs_negative)
         return Objective(model, outputs, partial(compute_losses, settings=losses), self.bf16)
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        return (HEAD,) if self.config.loss_settings.existence else ("highest saliency", "best window")
 
     def predict(self, model: nn.Module, data: DeviceData) -> list[Prediction]:
         return predict(cast(GroundingModel, model), data, self.settings.ranking, bf16=self.bf16)
@@ -170,11 +176,28 @@ def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: 
         ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
         windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
         saliency = outputs.saliency.half().float().cpu().numpy()
+        evidence = evidence_of(outputs, data.videos.lengths[data.columns["video"][rows.to(data.device)]]).cpu().numpy()
         lengths = data.videos.host_lengths[data.host["video"][rows.numpy()]]
         for place, row in enumerate(rows.tolist()):
             clips = saliency[place, : lengths[place]]
-            predictions[row] = Prediction(data.examples.qids[row], windows[place].numpy(), clips)
+            qid = data.examples.qids[row]
+            predictions[row] = Prediction(qid, windows[place].numpy(), clips, evidence[place])
     return [prediction for prediction in predictions if prediction is not None]
+
+
+def evidence_of(outputs: Outputs, lengths: Tensor) -> Tensor:
+    """Return the numbers [batch, n] that `DETRSystem.evidence` names; `lengths` [batch] are those of the videos.
+
+    Scores and probabilities are log-odds, in which a logistic regression is at home.
+    """
+    if outputs.existence is not None:
+        return outputs.existence[0][:, None]
+    padding = torch.arange(outputs.saliency.shape[1], device=lengths.device) >= lengths[:, None]
+    foreground = outputs.logits[-1].float().diff(dim=-1)[..., 0].neg()  # [batch, queries]
+    numbers = [outputs.saliency.float().masked_fill(padding, -torch.inf).amax(1), foreground.amax(1)]
+    if outputs.probability is not None:  # 0 for padding
+        numbers.append(outputs.probability.float().amax(1).logit(1e-6))
+    return torch.stack(numbers, dim=1)
 
 
 def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) -> np.ndarray:

@@ -21,9 +21,10 @@ from penumbra.models.map_losses import MapTargets, MMNLosses, mmn_losses
 from penumbra.models.mmn import MapInputs, MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, schedule, segment_means
 from penumbra.models.spans import suppress
+from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.configs import ModelConfig
-from penumbra.tasks.grounding.families.base import HardNegativeModel, Objective, Prediction, System, evaluating
+from penumbra.tasks.grounding.families.base import HEAD, HardNegativeModel, Objective, Prediction, System, evaluating
 from penumbra.tasks.grounding.metrics import ordering_metrics
 
 
@@ -55,7 +56,7 @@ class MapConfig(HardNegativeModel):
 
     def sizes(self, video_dim: int, text_dim: int, **more: Any) -> MMNSettings:
         """Return the settings of the network for features of these widths; `more` are a model's own."""
-        values = asdict(self.network_options) | self.model_dump() | more
+        values = asdict(self.network_options) | self.model_dump() | {"existence": self.losses.existence > 0} | more
         known = {name: value for name, value in values.items() if name in MMNSettings.__dataclass_fields__}
         return MMNSettings(video_dim, text_dim, **known)
 
@@ -113,6 +114,7 @@ class MapData:
         self.labelled = [(video, rows[known[rows].numpy()]) for video, rows in self.every]
         self.labelled = [(video, rows) for video, rows in self.labelled if len(rows)]
         self.late = False
+        self.sentences = SentencesOfVideos(examples) if losses.existence else None
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -127,7 +129,20 @@ class MapData:
         """Return the videos `rows` with their sentences, and their targets."""
         videos, sentences = map(list, zip(*(self.labelled[n] for n in rows.tolist()), strict=True))
         inputs, index = self.inputs(videos, sentences, self.losses.shine)
-        return inputs, self.targets(index)
+        return inputs, replace(self.targets(index), false=self._false(inputs.video_of, np.concatenate(sentences)))
+
+    def _false(self, video_of: Tensor, rows: np.ndarray) -> Tensor | None:
+        """Return which texts of a step are false of the video: one of the next video, and hard negatives."""
+        if self.sentences is None:
+            return None
+        false = []
+        if len(np.unique(video_of.cpu())) > 1:
+            following = self.sentences.lack(rows, rows[mmn.of_next_video(video_of.cpu()).numpy()])
+            false.append(torch.from_numpy(following)[None])
+        if self.losses.shine:
+            false.append(self.examples.hard_present[:, rows])
+        empty = torch.zeros(0, len(rows), dtype=torch.bool)
+        return torch.cat((empty, *false)).to(self.device, non_blocking=True)
 
     def targets(self, index: Tensor) -> MapTargets:
         """Return the targets of the queries `index` [sentences]."""
@@ -187,20 +202,26 @@ class MMNSystem(System[AnMMN]):
     def objective(self, model: nn.Module) -> nn.Module:
         return Objective(model, model.forward, partial(mmn_losses, settings=self.config.loss_settings), self.bf16)
 
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        return (HEAD,) if self.config.losses.existence else ("best cell's overlap", "best cell's cosine")
+
     def predict(self, model: nn.Module, data: MapData) -> list[Prediction]:
         """See `System.predict`; the saliency of a clip is the score of the one-clip moment that it lies in."""
         predictions: list[Prediction | None] = [None] * len(data)
         clips, options = self.config.clips, self.config.network_options
         for rows, index, outputs in _outputs(model, data, self.bf16):
             scores = outputs.fused(options.power)  # [sentences, candidates]
-            windows = candidate_windows(data.cells, clips, data.columns["duration"][index])
-            ranked = torch.cat((windows, scores[..., None]), dim=-1)
+            candidates = candidate_windows(data.cells, clips, data.columns["duration"][index])
+            ranked = torch.cat((candidates, scores[..., None]), dim=-1)
             kept = suppress(ranked, options.suppression, before=ranked.shape[1], after=options.keep)
             single = scores[:, data.cells[:, 0] == data.cells[:, 1]].cpu().numpy()
-            for row, best, saliency in zip(rows.tolist(), kept, single, strict=True):
+            evidence = evidence_of(outputs, scores).double().cpu().numpy()
+            for row, best, saliency, numbers in zip(rows.tolist(), kept, single, evidence, strict=True):
                 count = int(data.videos.host_lengths[data.examples.video[row]])
                 clip = ((np.arange(count) + 0.5) * clips / count).astype(int)
-                predictions[row] = Prediction(data.examples.qids[row], best.double().cpu().numpy(), saliency[clip])
+                windows = best.double().cpu().numpy()
+                predictions[row] = Prediction(data.examples.qids[row], windows, saliency[clip], numbers)
         return [prediction for prediction in predictions if prediction is not None]
 
     def figures(self, model: nn.Module, data: MapData) -> dict[str, float]:
@@ -214,6 +235,14 @@ class MMNSystem(System[AnMMN]):
                 score = texts.fused(self.config.network_options.power).gather(1, best)[:, 0]
                 result[rows, level] = score.masked_fill(~known, torch.nan).cpu().numpy()
         return ordering_metrics(result)
+
+
+def evidence_of(outputs: MapOutputs, scores: Tensor) -> Tensor:
+    """Return the numbers [sentences, n] that `MMNSystem.evidence` names; scores [sentences, candidates] are fused."""
+    if outputs.existence is not None:
+        return outputs.existence[0][:, None]
+    best = scores.argmax(1, keepdim=True)
+    return torch.cat((outputs.iou_logits().gather(1, best), outputs.contrast().gather(1, best)), dim=1)
 
 
 def _texts(outputs: MapOutputs, known: Tensor, hard: Tensor) -> Iterator[tuple[MapOutputs, Tensor]]:

@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -83,6 +84,12 @@ def validation_metrics(
     return {**metrics, "chosen_by": total if chosen_by == "sum" else metrics[chosen_by]}
 
 
+def with_fresh_head(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights to start from, with the model's new existence head if they are of a model without one."""
+    own = {name: value for name, value in model.state_dict().items() if "existence_head." in name}
+    return {**({} if own.keys() & weights.keys() else own), **weights}
+
+
 def keep_memory() -> None:
     """Stop glibc from returning freed memory to the system for the rest of this process.
 
@@ -135,7 +142,7 @@ class Trainer:
         self.model = self.system.build(job.videos.channels, job.texts.channels)
         if job.weights is not None:
             try:
-                load_weights(self.model, job.weights)
+                load_weights(self.model, with_fresh_head(self.model, job.weights))
             except CheckpointError as error:
                 raise RunError(str(error)) from None
         self.model.to(self.device).train()

@@ -1,0 +1,194 @@
+"""The existence head of every family, its false sentences, and the calibration of what each family has without it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penumbra.models.losses import existence
+from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
+from penumbra.tasks.grounding.batches.examples import make_examples
+from penumbra.tasks.grounding.configs import ModelConfig
+from penumbra.tasks.grounding.evaluation.existence import TRUE, balanced, best_threshold, false_sentences, fit
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.training.loop import with_fresh_head
+from penumbra.tasks.grounding.training.presets import MODELS, Settings
+from tests.grounding_data import CHANNELS, TINY, data, negatives, rows, texts, videos
+
+MAP = {"hidden": 16, "clips": 4, "counts": (3,)}
+SMALL_MAP = {"proposal": 16, "joint": 8, "kernel": 3, "layers": 1, "segments": 8}
+OF_MODEL: dict[str, dict[str, Any]] = {
+    "qd_detr": {**TINY, "losses": {"shine": True}},
+    "moment_detr": {**TINY, "losses": {"shine": True}},
+    "bm_detr": {**TINY, "alignment": 8, "shifting": True, "losses": {"negatives": "both"}},
+    "mmn": {**MAP, "ablation": SMALL_MAP, "losses": {"shine": True}},
+}
+TEXTS = {"qd_detr": 5, "moment_detr": 5, "bm_detr": 3, "mmn": 5}  # the query, another video's, its negatives
+every_model = pytest.mark.parametrize("name", OF_MODEL)
+
+
+def settings(name: str, weight: float) -> Settings:
+    values = OF_MODEL[name]
+    losses = {**values["losses"], **({"existence": weight} if weight else {})}
+    return Settings.model_validate({"model": {"name": name, **values, "losses": losses}})
+
+
+def count(model: torch.nn.Module) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+@every_model
+def test_a_head_is_small_and_off_by_default(name: str) -> None:
+    plain, head = (system_of(settings(name, weight)).build(CHANNELS, CHANNELS) for weight in (0.0, 1.0))
+    assert 0 < count(head) - count(plain) < 50
+    added = head.state_dict().keys() - plain.state_dict().keys()
+    assert all(key.startswith("existence_head.") for key in added)
+    assert "existence" not in str(settings(name, 0.0).determines())
+    assert settings(name, 1.0).determines()["model"]["losses"]["existence"] == 1.0
+    assert settings(name, 1.0).model.label.endswith("+existence")
+
+
+@every_model
+def test_a_head_learns_which_sentences_are_true(name: str) -> None:
+    torch.manual_seed(0)
+    system = system_of(settings(name, 20.0))
+    model = system.build(CHANNELS, CHANNELS).train()
+    for module in model.modules():
+        if hasattr(module, "p"):
+            module.p = 0.0
+    found = system.data(data(12), videos(), texts(12), torch.device("cpu"))
+    objective, optimiser = system.objective(model), torch.optim.Adam(model.parameters(), 1e-2)
+    history = []
+    for epoch in range(25):
+        for numbers in found.batches(0, epoch):
+            total, terms = objective(found.batch(numbers))
+            total.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            history.append(float(terms["existence"]))
+    assert np.mean(history[:2]) > 0.3
+    assert np.mean(history[-10:]) < 0.7 * np.mean(history[:2])
+
+
+@every_model
+def test_a_step_asks_false_texts_and_knows_which_they_are(name: str) -> None:
+    system = system_of(settings(name, 1.0))
+    torch.manual_seed(0)
+    model = system.build(CHANNELS, CHANNELS).train()
+    found = system.data(data(12), videos(), texts(12), torch.device("cpu"))
+    inputs, targets = found.batch(found.batches(0, 0)[0])
+    outputs = model(inputs) if name == "mmn" else model(inputs, negative=True)
+    assert outputs.existence is not None
+    assert len(outputs.existence) == TEXTS[name]
+    assert targets.false.shape == outputs.existence[1:].shape
+    gradient = torch.autograd.grad(existence(outputs.existence, targets.false), outputs.existence)[0]
+    assert ((gradient[1:] != 0) == targets.false).all(), "texts that may be true are left out"
+    with torch.no_grad():
+        assert len(model.eval()(inputs).existence) == (1 if name == "mmn" else TEXTS[name] - 1), "no text but its own"
+
+
+def test_a_query_of_the_same_video_is_no_false_sentence_for_bm_detr() -> None:
+    values = {**OF_MODEL["bm_detr"], "name": "bm_detr", "shifting": False}
+    kinds = {}
+    for kind in ("generated", "in_video"):
+        chosen = Settings.model_validate({"model": {**values, "losses": {"negatives": kind, "existence": 1.0}}})
+        found: Any = system_of(chosen).data(data(12), videos(), texts(12), torch.device("cpu"))
+        kinds[kind] = found.batch(found.batches(0, 0)[0])[1].false[1]
+    assert kinds["generated"].all()
+    assert not kinds["in_video"].any()
+
+
+@every_model
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_every_family_has_evidence(name: str, weight: float) -> None:
+    torch.manual_seed(0)
+    system = system_of(settings(name, weight))
+    model = system.build(CHANNELS, CHANNELS).eval()
+    examples = data(12)
+    predicted = system.predict(model, system.data(examples, videos(), texts(12), torch.device("cpu")))
+    alone = system.predict(model, system.data(data(1), videos(), texts(12), torch.device("cpu")))
+    assert len(system.evidence) == (1 if weight else {"bm_detr": 3}.get(name, 2))
+    assert {one.evidence.shape for one in predicted} == {(len(system.evidence),)}
+    np.testing.assert_allclose(alone[0].evidence, predicted[0].evidence, rtol=1e-4, atol=1e-5)
+    assert np.isfinite([one.evidence for one in predicted]).all()
+
+
+def test_all_models_of_the_project_have_the_loss() -> None:
+    assert {name for name, model in MODELS.items() if "existence" in losses_of(model).model_fields} == MODELS.keys()
+
+
+def losses_of(model: type[ModelConfig]) -> Any:
+    return type(model.model_fields["losses"].default)
+
+
+def test_true_and_false_sentences_weigh_as_much_as_each_other() -> None:
+    logits = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, -10.0]])
+    every = existence(logits, torch.ones(2, 2, dtype=torch.bool))
+    some = existence(logits, torch.tensor([[False, True], [True, False]]))
+    assert float(some) == pytest.approx(np.log(2))
+    assert float(every) > float(some)
+    assert float(existence(logits[:1], torch.zeros(0, 2, dtype=torch.bool))) == 0
+
+
+def test_a_sentence_of_another_video_may_be_true_of_this_one() -> None:
+    found = rows(3)
+    found[1]["query"] = found[0]["query"]  # of another video
+    found.append({**found[0], "qid": "q3", "query": "text 2"})
+    sentences = SentencesOfVideos(make_examples(found, {}, videos(), texts(3)))
+    assert sentences.lack(np.array([0, 0, 2]), np.array([1, 2, 0])).tolist() == [False, False, True]
+
+
+def test_a_model_without_a_head_starts_one_with() -> None:
+    plain, head = (system_of(settings("qd_detr", weight)).build(CHANNELS, CHANNELS) for weight in (0.0, 1.0))
+    weights = with_fresh_head(head, plain.state_dict())
+    assert weights.keys() == head.state_dict().keys()
+    assert with_fresh_head(plain, plain.state_dict()).keys() == plain.state_dict().keys()
+    assert with_fresh_head(head, {"x": torch.ones(1), **head.state_dict()}).keys() == {"x", *head.state_dict()}
+
+
+# -- calibration -------------------------------------------------------------------------------------------------------
+
+
+def test_calibrated_existence_is_the_share_of_true_sentences() -> None:
+    draws = np.random.default_rng(0)
+    logits = draws.normal(0, 2, 20_000)
+    true = draws.random(len(logits)) < 1 / (1 + np.exp(-logits))
+    kinds = [TRUE if it else ("another video" if n % 2 else "level 1") for n, it in enumerate(true)]
+    fitted = fit(("a", "b"), np.stack([3 * logits + 7, draws.normal(size=len(logits))], axis=1), kinds)
+    found = fitted.existence(np.stack([3 * logits + 7, np.zeros(len(logits))], axis=1))
+    for low in (0.1, 0.3, 0.5, 0.7):
+        within = (found >= low) & (found < low + 0.2)
+        assert true[within].mean() == pytest.approx(found[within].mean(), abs=0.03)
+    assert fitted.threshold == pytest.approx(0.5, abs=0.06)
+    assert abs(fitted.weights[1]) < 0.05
+
+
+def test_the_threshold_has_the_highest_weighted_accuracy() -> None:
+    values, true = np.array([0.1, 0.2, 0.3, 0.8, 0.9]), np.array([False, True, False, True, True])
+    assert best_threshold(values, true, np.ones(5)) == pytest.approx(0.55)
+    assert best_threshold(values, true, np.array([1, 9, 1, 1, 1.0])) == pytest.approx(0.15)
+    assert best_threshold(np.full(3, 0.4), np.array([True, True, False]), np.ones(3)) < 0.4, "all are accepted"
+
+
+def test_kinds_of_false_sentences_weigh_alike() -> None:
+    weights = balanced([TRUE] * 4 + ["level 1"] * 3 + ["another video"])
+    assert weights[:4].sum() == pytest.approx(weights[4:].sum())
+    assert weights[4:7].sum() == pytest.approx(weights[7])
+
+
+def test_false_sentences_are_false_by_their_text() -> None:
+    found = [{**row, "split": "train"} for row in rows(9)]  # the queries 0, 7 and 1, 8 are of one video each
+    found[2]["query"] = "Text 0!"
+    wrong = negatives(found, 2)
+    wrong["q0"] = {1: "TEXT 7", 2: "text 0 2"}
+    loaded: Any = SimpleNamespace(rows=found, negatives=wrong)
+    several = list(false_sentences(found, loaded))
+    kinds = [kind for kind, row in several if row["qid"] == "q0"]
+    assert kinds == ["another video", "level 2"], "level 1 is a query of the video"
+    own = {(row["vid"], row["query"].lower().strip("!")) for row in found}
+    assert not [row for _, row in several if (row["vid"], row["query"].lower().strip("!")) in own]
+    assert several == list(false_sentences(found, loaded))
+    alike: Any = SimpleNamespace(rows=[{**row, "query": "the same."} for row in found], negatives={})
+    assert not list(false_sentences(alike.rows, alike)), "a data set whose queries are all alike"
