@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from penumbra.artifacts.errors import what_there_is
-from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.features.files import VideoFolder
@@ -106,16 +106,18 @@ def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
 
     Raises `ArtifactError` naming the providers that there are.
     """
-    known = set[str]()
-    for manifest in reversed(store.find(dataset, "negatives")):
+    known, several = set[str](), list[Manifest]()
+    for manifest in store.find(dataset, "negatives"):
         providers = set(store.table(store.reference(manifest), ["provider"])["provider"].unique().to_pylist())
-        if providers - {REVIEWER} == {provider}:
-            return store.reference(manifest)
+        several += [manifest] if providers - {REVIEWER} == {provider} else []
         known |= providers - {REVIEWER}
-    for manifest in reversed(store.find(dataset, "fills")):
-        if manifest.parameters.get("provider") == provider:
-            return store.reference(manifest)
-        known.add(str(manifest.parameters.get("provider")))
+    if not several:
+        fills = store.find(dataset, "fills")
+        several = [manifest for manifest in fills if manifest.parameters.get("provider") == provider]
+        known |= {str(manifest.parameters.get("provider")) for manifest in fills}
+    if several:
+        store.announce_newest(several)
+        return store.reference(several[-1])
     if not known:
         raise store.missing(dataset, "negatives")
     raise ArtifactError(f"no negatives of {dataset} are by {provider!r}: {what_there_is(provider, sorted(known))}")

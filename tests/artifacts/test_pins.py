@@ -60,6 +60,7 @@ def test_what_takes_the_newest_says_which_and_how_it_differs(made: list[Artifact
     ):
         assert [it for it in said(*words).splitlines(keepends=True) if "takes" in it] == [line], words
     assert penumbra("artifacts", "path", "mine/negatives").stdout == f"{made[1].path}\n"
+    assert f"takes {now}, the newest of 2" in said("browse", "mine", "--provider", "corpus")
     assert said("artifacts", "path", "mine/annotations") == "", "there is no choice"
     assert said("artifacts", "path", f"mine/negatives/{before}") == ""
     typed = {it.path for it in parameters_of(flow_of("build-negatives"))}

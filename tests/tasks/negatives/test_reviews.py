@@ -52,7 +52,7 @@ def built(first_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def made(corner: Dataset, **groups: Any) -> Artifact:
     with without_prefect():
-        filling = {"filling": Filling(candidates=8), **groups}
+        filling = {"filling": Filling(providers=["corpus"], candidates=8), **groups}
         return negatives_of(corner, NegativesParameters(judging=LIGHT, **filling)).negatives
 
 
@@ -134,7 +134,7 @@ def test_what_was_rejected_returns_with_no_seed_ratio_or_provider(built: Artifac
     reviewed(everything)
     rejected = {(row["qid"], row["negative"]) for row in rows_of(built)}
     for groups in (
-        {"filling": Filling(candidates=8, seed=3)},
+        {"filling": Filling(providers=["corpus"], candidates=8, seed=3)},
         {"filling": Filling(providers=["random", "corpus"], candidates=8)},
         {"masking": {"ratios": [0.3, 0.6, 0.9]}},
     ):
