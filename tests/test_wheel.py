@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +16,7 @@ import pytest
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.store import Store
+from tests.cluster import free_port
 from tests.examples.test_examples import execute
 
 PACKAGES = ("artifacts", "flows", "models", "prompts", "tasks")
@@ -118,6 +120,44 @@ def test_negatives_of_the_sample_are_built_into_the_user_s_data_folder(installed
     negatives = Path(done.stdout.splitlines()[-1])
     assert negatives.parent == installed.data / "artifacts" / "scenes" / "negatives"
     assert installed.penumbra("artifacts", "verify").returncode == 0
+
+
+def test_a_table_becomes_negatives_a_page_and_deployments(installed: Installed) -> None:
+    """The commands of a first hour, in any folder, with the wheel alone."""
+    sentences = (PROJECT / "tests" / "data" / "cooking.csv").read_text().splitlines()
+    header, *rows = sentences[:60]
+    table = [f"{header},duration", *(f"{row},60" for row in rows)]  # there are no videos to measure
+    (installed.here / "rows.csv").write_text("\n".join(table) + "\n")
+    doctor = installed.penumbra("doctor")
+    assert "Python" in doctor.stdout, doctor.stderr
+    for words in (
+        ["init", "mine", "--from", "rows.csv"],
+        ["check", "mine"],
+        ["run", "build-negatives", "mine", "--param", "providers=[corpus]", "--param", "judge=false"],
+        ["browse", "mine"],
+    ):
+        done = installed.penumbra(*words)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    assert (installed.data / "datasets" / "mine" / "penumbra.yaml").is_file()
+    served = subprocess.Popen(
+        [str(installed.python.with_name("penumbra")), "serve", "--dataset", "mine", "--port", str(free_port())],
+        cwd=installed.here,
+        env=installed.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    lines: list[str] = []
+    try:
+        for line in served.stdout or ():
+            lines.append(line)
+            if "Ctrl-C ends it" in line:
+                break
+    finally:
+        served.send_signal(signal.SIGINT)
+        served.communicate(timeout=90)
+    assert "5 deployments of mine\n" in lines, lines
+    assert served.returncode == 0
 
 
 def test_the_notebook_runs(installed: Installed) -> None:
