@@ -151,7 +151,8 @@ def _path_of(key: str, parameters: list[Parameter], model: str) -> str:
     if ending and not outer:
         models = ", ".join(dict.fromkeys(it.model for it in ending))
         raise ParameterError(
-            f"{key!r} is a parameter of model {models}, and this run has {model}: add --param model.name=…"
+            f"{key!r} is a parameter of model {models}, and this run has {model}: "
+            f"add --param model.name={ending[0].model}"
         )
     return next(iter(outer), key)
 

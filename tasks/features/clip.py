@@ -135,7 +135,7 @@ def load(clip: Clip) -> Encoder:
     except (OSError, ValueError, KeyError) as error:
         raise FeatureError(
             f"CLIP {name!r} can't be loaded ({type(error).__name__}): without a network give a folder, or `{SHIPPED}`, "
-            "with --param clip.encoder=…"
+            "with --param clip.encoder=tiny-clip"
         ) from None
     try:
         target = device_of(clip.device)

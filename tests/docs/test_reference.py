@@ -1,5 +1,6 @@
 """The generated reference pages are complete, and the guides name only parameters that exist."""
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 import typer
 
 from penumbra.flows.commands import app
-from penumbra.flows.parameters import parameters_of
+from penumbra.flows.parameters import nested, parameters_of, resolve_parameter_paths
 from penumbra.flows.registry import FLOWS, flow_of
 
 pytestmark = pytest.mark.slow
@@ -73,6 +74,35 @@ def test_commands_and_options_on_the_pages_exist(page: str) -> None:
             command = commands[words.pop(0)]
         known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
         assert {word.rstrip(')"') for word in words if word.startswith("--")} <= known, line
+
+
+def test_remedies_in_messages_are_commands_that_work(reference: Any) -> None:
+    folders = [PROJECT / name for name in ("artifacts", "flows", "tasks")]
+    sources = [path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")]
+    literals = [
+        "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+        if isinstance(node, ast.JoinedStr)
+        else node.value
+        for source in sources
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    ]
+    messages = [text for text in literals if "\n" not in text and isinstance(text, str)]
+    paths = {name for text in messages for name in re.findall(r"--param '?([a-z_.]+)=", text)}
+    flows = {name: {it.path for it in parameters_of(flow_of(name))} for name in FLOWS}
+    assert len(paths) >= 8
+    for path in paths:
+        having = [name for name, known in flows.items() if any(f".{it}".endswith(f".{path}") for it in known)]
+        assert having, f"--param {path}=…"
+        assert resolve_parameter_paths(flow_of(having[0]), nested(path.split("."), None))
+    commands = [
+        line
+        for text in messages
+        for line in re.findall(r"(?<!install )\bpenumbra (?!penumbra)([a-z][a-z-]+ [^`;:,()]*)", text)
+    ]
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    wrong = [line for line in commands if line.split()[0] not in known]
+    assert (len(commands) > 15, wrong) == (True, [])
 
 
 @pytest.mark.parametrize("name", ["presets", "deployments", "grids"])
