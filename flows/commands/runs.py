@@ -119,8 +119,11 @@ def predict(
         bool, typer.Option("--json", help="All windows and the saliency of every clip as JSON.")
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Windows a query in the table.")] = 5,
+    windows: Annotated[
+        bool, typer.Option("--windows", help="Show windows also of a query that is not in the video.")
+    ] = False,
 ) -> None:
-    """Find the moments of a video that sentences describe, with a trained run."""
+    """Find the moments of a video that sentences describe, with a trained run; or say that they are not in it."""
     from penumbra.tasks.grounding.prediction import command
     from penumbra.tasks.grounding.training.stage import newest_runs
 
@@ -133,6 +136,6 @@ def predict(
     if as_json:
         sys.stdout.write(command.as_json(predictions) + "\n")
         return
-    print_table(("query", "start, s", "end, s", "score"), command.as_rows(predictions, top))
-    if command.are_close(predictions, top):
+    print_table(("query", "start, s", "end, s", "score"), command.as_rows(predictions, top, windows))
+    if command.are_close(predictions, top, windows):
         print_line(f"{command.CLOSE}: within {command.TOLERANCE} of the best score; the run can't tell these apart")

@@ -9,6 +9,7 @@ import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.prediction import Grounder, command
 from penumbra.tasks.grounding.prediction.negator import Negator
+from penumbra.tasks.grounding.prediction.pictures import draw
 from penumbra.tasks.grounding.report import EvaluatedRun, saliency_section
 from penumbra.tasks.grounding.runs import RunError, run_folder
 from penumbra.tasks.grounding.training.logs import Progress, progress_shown
@@ -232,6 +234,7 @@ def test_empty_windows_are_not_offered_and_scores_close_to_the_best_are_marked(
     grounder: Grounder, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [[[1, 1, 0.9], [1, 2, 0.486], [2, 3, 0.485], [0, 3, 0.1]], [[2, 2, 0.5]]]
+    grounder = replace(grounder, calibrator=None)
     predictions = [Prediction(str(number), np.array(windows), np.zeros(0)) for number, windows in enumerate(found)]
     monkeypatch.setattr(grounder.system, "predict", lambda model, data: predictions)
     groundings = grounder.ground(next((world / "videos").glob("*.mp4")), ["a person waves.", "a person sits."])
@@ -239,6 +242,41 @@ def test_empty_windows_are_not_offered_and_scores_close_to_the_best_are_marked(
     scores = [row[-1] for row in command.as_rows(groundings, 5)]
     assert (scores, command.are_close(groundings, 5)) == (["0.486", "0.485 ≈", "0.100", "–"], True)
     assert not command.are_close(groundings, 1)
+
+
+def test_a_query_below_the_threshold_is_not_in_the_video(world: Path, trained: Artifact, evaluated: Artifact) -> None:
+    film = str(next((world / "videos").glob("*.mp4")))
+    of_run = Grounder.of_run(trained.key)
+    calibrator = of_run.calibrator
+    assert calibrator is not None
+    said, rows = {}, {}
+    for threshold in (0.0, 1.0):
+        asked = replace(of_run, calibrator=replace(calibrator, threshold=threshold)).ground(film, ["a person waves."])
+        said[threshold], [one] = asked, asked
+        assert one.exists == (threshold == 0)
+        assert 0 < one.existence < 1  # type: ignore[operator]
+        assert one.windows, "in any case"
+        rows[threshold] = list(command.as_rows(asked, 1))
+    assert len(rows[0.0]) == len(rows[1.0]) == 1
+    assert re.fullmatch(r"a person waves\.\nnot in this video \(existence 0\.\d\d\)", rows[1.0][0][0])
+    assert rows[1.0][0][1] == "–"
+    assert list(command.as_rows(said[1.0], 1, windows=True))[1][1:] == rows[0.0][0][1:]
+    assert "not in this video" in draw("v.mp4", of_run.watch(film), said[1.0]).svg()
+    uncalibrated = replace(of_run, calibrator=None).ground(film, ["a person waves."])
+    assert (uncalibrated[0].existence, uncalibrated[0].absence) == (None, "")
+    assert not any("existence" in note for note in of_run.watch(film).notes)
+
+
+def test_a_run_that_is_not_calibrated_says_why(world: Path) -> None:
+    tiny = MMNConfig(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)
+    settings = Settings(model=tiny, training=Training(epochs=1, batch_size=8, validation=0.0, seed=7))
+    sources = find_sources(Store().newest("few", "annotations"), Settings())
+    metrics, film = flow(train_model)(sources, settings), next((world / "videos").glob("*.mp4"))
+    command = f"penumbra run evaluate-grounding few --param choice.run={metrics.key} does it"
+    assert any(command in note for note in Grounder.of_run(metrics.key).watch(film).notes)
+    flow(predict_model)(metrics, sources, None, ("test",))
+    notes = Grounder.of_run(metrics.key).watch(film).notes
+    assert any("no validation query (training.validation)" in note for note in notes)
 
 
 def test_a_run_below_the_constant_window_says_so(
@@ -262,7 +300,7 @@ def test_a_lost_server_does_not_stop_the_training(
 def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifact, tmp_path: Path) -> None:
     film, picture = str(next((world / "videos").glob("*.mp4"))), tmp_path / "found.svg"
     words = ["predict", film, HOSTILE, "a person waves.", "--run", trained.key, "--output", str(picture)]
-    done = CliRunner().invoke(app, [*words, "--top", "2"])
+    done = CliRunner().invoke(app, [*words, "--top", "2", "--windows"])
     assert done.exit_code == 0, done.output
     assert len(re.findall(r"\d+\.\d\d .*\d+\.\d\d .*0\.\d{3}", done.stdout)) == 4
     drawing = ElementTree.parse(picture).getroot()

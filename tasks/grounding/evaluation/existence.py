@@ -198,6 +198,18 @@ def read_calibrator(calibration: Artifact) -> Calibrator | None:
     return Calibrator(names, weights, values[BIAS], values[THRESHOLD])
 
 
+def calibrator_of(metrics: Artifact) -> tuple[Calibrator | None, str]:
+    """Return the newest calibration of a run, or the reason why there is none."""
+    store = Store()
+    for manifest in reversed(store.find(metrics.dataset, STAGE)):
+        if metrics.key in {parent.key for parent in manifest.parents if parent.stage == metrics.stage}:
+            calibration = store.reference(manifest)
+            calibrator = read_calibrator(calibration)
+            return calibrator, "" if calibrator else calibration_in_words(calibration)
+    command = f"penumbra run evaluate-grounding {metrics.dataset} --param choice.run={metrics.key}"
+    return None, f"existence is not calibrated, so that every sentence gets windows: {command} does it"
+
+
 def calibration_in_words(calibration: Artifact) -> str:
     """Return what existence is computed from, or why there is none."""
     store = Store()

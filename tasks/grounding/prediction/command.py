@@ -45,20 +45,27 @@ def as_json(groundings: Sequence[Grounding]) -> str:
     return json.dumps(json.loads(exact, parse_float=lambda digits: round(float(digits), 6)), ensure_ascii=False)
 
 
-def as_rows(groundings: Sequence[Grounding], most: int) -> Iterator[tuple[str, str, str, str]]:
-    """Yield query (once), start, end and score of the best windows of each query, scores close to the best marked."""
+def as_rows(groundings: Sequence[Grounding], most: int, windows: bool = False) -> Iterator[tuple[str, str, str, str]]:
+    """Yield query (once), start, end and score of the best windows of each query, scores close to the best marked.
+
+    A query whose moment is not in the video has no windows unless `windows` asks for them, and a line that says so.
+    """
     for one in groundings:
-        for place, window in enumerate(one.windows[:most]):
+        if one.absence:
+            yield f"{one.query}\n{one.absence}", "–", "–", "–"
+        shown = one.windows[:most] if windows or not one.absence else ()
+        for place, window in enumerate(shown):
             mark = f" {CLOSE}" if place and _is_close(one, window) else ""
             score = f"{window.score:.3f}{mark}"
-            yield ("" if place else one.query, f"{window.start:.2f}", f"{window.end:.2f}", score)
-        if not one.windows:
+            yield ("" if place or one.absence else one.query, f"{window.start:.2f}", f"{window.end:.2f}", score)
+        if not one.windows and not one.absence:
             yield one.query, "–", "–", "–"
 
 
-def are_close(groundings: Sequence[Grounding], most: int) -> bool:
+def are_close(groundings: Sequence[Grounding], most: int, windows: bool = False) -> bool:
     """Return whether `as_rows` marks a score."""
-    return any(_is_close(one, window) for one in groundings for window in one.windows[1:most])
+    shown = [one for one in groundings if windows or not one.absence]
+    return any(_is_close(one, window) for one in shown for window in one.windows[1:most])
 
 
 def _is_close(grounding: Grounding, window: Window) -> bool:

@@ -26,6 +26,7 @@ from penumbra.tasks.features.simulated import SIMULATED
 from penumbra.tasks.features.text import TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import notes_on
 from penumbra.tasks.grounding.batches.examples import Features, joined, make_examples, normalised
+from penumbra.tasks.grounding.evaluation.existence import Calibrator, calibrator_of
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.runs import RunError, below_in_words, found_run
 from penumbra.tasks.grounding.training.presets import Settings
@@ -51,6 +52,8 @@ class Grounding:
     Windows of no length are left out, so that there may be none.
 
     Clip i covers [i · clip_length, (i + 1) · clip_length) seconds; the model saw `duration` seconds of the video.
+    `existence` is how likely the moment is in the video at all, 0 to 1, and `exists` whether that reaches the run's
+    threshold; both are None if the run is not calibrated. Windows are there in any case.
     """
 
     query: str
@@ -58,6 +61,13 @@ class Grounding:
     saliency: tuple[float, ...]
     clip_length: float
     duration: float
+    existence: float | None = None
+    exists: bool | None = None
+
+    @property
+    def absence(self) -> str:
+        """The answer to a query whose moment is not in the video; otherwise ''."""
+        return "" if self.exists is not False else f"not in this video (existence {self.existence:.2f})"
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,8 @@ class Grounder:
     video_encoders: Sequence[Encoder]  # one for each source of video features, in the order of the model
     text_encoder: TextEncoder
     clip_length: float  # seconds
-    caveat: str = ""  # that its evaluation shows no grounding
+    caveats: tuple[str, ...] = ()  # that its evaluation shows no grounding, or that existence is not calibrated
+    calibrator: Calibrator | None = None  # of existence
 
     def __post_init__(self) -> None:
         self.device, self.system = device_of("auto"), system_of(self.settings)
@@ -115,7 +126,9 @@ class Grounder:
         except PenumbraError as error:
             raise RunError(f"an encoder of {name}'s features: {error}") from None
         caveat = below_in_words(name, found_run(metrics.key, metrics.dataset).below)
-        return cls(name, model, settings, encoders, text_encoder, clip_length, caveat)
+        calibrator, reason = calibrator_of(metrics)
+        caveats = tuple(filter(None, (caveat, reason)))
+        return cls(name, model, settings, encoders, text_encoder, clip_length, caveats, calibrator)
 
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
         """Return each query's moments in a video file, which is decoded and encoded once.
@@ -139,7 +152,7 @@ class Grounder:
         features = tuple(one.features for one in encoded if one.features is not None)
         summary, seconds = encoded[-1].summary, self.clip_length / self.video_encoders[-1].frames
         frames = tuple(((index + 0.5) * seconds, frame) for index, frame in encoded[-1].thumbnails)
-        notes = (*notes_on(summary, summary.duration, self.clip_length), *([self.caveat] if self.caveat else []))
+        notes = (*notes_on(summary, summary.duration, self.clip_length), *self.caveats)
         return Watched(features, self.clip_length, summary.duration, frames, notes)
 
     def _encode(self, path: Path, encoder: Encoder) -> EncodedVideo:
@@ -160,6 +173,8 @@ class Grounder:
         if examples.rejected:
             raise RunError(f"the model can't predict this: {examples.rejected[0]['reason']}")
         predictions = self.system.predict(self.model, self.system.data(examples, videos, text_features, self.device))
+        calibrator = self.calibrator
+        existence = calibrator.of(predictions) if calibrator else [None] * len(predictions)
         return [
             Grounding(
                 text,
@@ -167,8 +182,10 @@ class Grounder:
                 tuple(one.saliency.tolist()),
                 clip,
                 seconds,
+                exists,
+                None if calibrator is None or exists is None else exists >= calibrator.threshold,
             )
-            for text, one in zip(texts, predictions, strict=True)
+            for text, one, exists in zip(texts, predictions, existence, strict=True)
         ]
 
 

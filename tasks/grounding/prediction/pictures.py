@@ -34,6 +34,7 @@ def draw(video: str, watched: Watched, groundings: Sequence[Grounding]) -> Drawi
     top, described = HEAD + AXIS / STRIP * ROWS / COLUMNS + 18, []
     for grounding in groundings:
         windows = ", ".join(f"{w.start:.1f} – {w.end:.1f} s ({w.score:.2f})" for w in grounding.windows[:SHOWN])
+        windows = "; ".join(filter(None, (grounding.absence, windows)))
         described.append(f"{grounding.query}: {windows or 'no window'}")
         body.append(text(MARGIN, top + 15, f"“{grounding.query}”", room=AXIS, weight="600"))
         body.append(text(MARGIN, top + LINE + 15, windows or "no window", colour=GREY))
