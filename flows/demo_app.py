@@ -76,7 +76,7 @@ def show(run: str, video: Path, sentence: str) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["drawn"] = lambda drawing: Markup(drawing.svg())  # noqa: S704 (its texts are escaped)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(rows=rows, notes=notes, drawings=drawings)
+    return template.render(rows=rows, found=results, notes=notes, drawings=drawings)
 
 
 def application(runs: dict[str, str], selected: str, folder: Path, urls: list[str], credential: str) -> ASGIApp:

@@ -27,7 +27,7 @@ from penumbra.artifacts.processes import ending_with_us
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
-from penumbra.flows.demo_app import show
+from penumbra.flows.demo_app import _grounder, show
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
@@ -423,6 +423,15 @@ def test_without_a_dictionary_the_page_shows_windows_and_the_remedy(
     page = show(trained.key, next((world / "videos").glob("*.mp4")), "a person waves.")
     assert "No negatives: few has no dictionary" in page
     assert page.count('<td class="windows">') == 1
+
+
+def test_the_page_shows_the_existence_of_a_sentence_and_of_its_negatives(
+    world: Path, trained: Artifact, evaluated: Artifact, counted: Artifact
+) -> None:
+    _grounder.cache_clear()  # of the run before it was calibrated
+    page = show(trained.key, next((world / "videos").glob("*.mp4")), "the person opens the red door.")
+    found = re.findall(r'<td class="existence">(?:not in this video \(existence )?(0\.\d\d)', page)
+    assert len(found) == 4
 
 
 @pytest.mark.long
