@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penumbra.artifacts.markdown import counted
 from penumbra.flows.commands.terminal import print_line, print_table, warn, write_text
 from penumbra.flows.safe_console import json_text
 
@@ -111,7 +112,7 @@ def review(
         disagreements = Verdicts.of(reviews_of(dataset)).disagreements
         if disagreements:
             print_line(
-                f"Reviewers disagree on {len(disagreements):,} negatives (a rejection wins, then the last edit):"
+                f"Reviewers disagree on {counted(len(disagreements), 'negative')} (a rejection wins, then the last edit):"
             )
         for it in disagreements[:SHOWN]:
             print_line(

@@ -61,7 +61,7 @@ class Filling(Parameters):
 
     providers: list[ProviderName] = Field(
         [],
-        description=f"Providers of the candidates; none: llama for fewer than {FEW:,} training queries, corpus "
+        description=f"Providers of the candidates; none: llama up to {FEW - 1:,} training sentences, corpus "
         "for more. A text that two of them give counts as the first one's. "
         + "; ".join(f"{settings.provider}: {settings.about}" for settings in BUILT_IN)
         + ".",

@@ -209,17 +209,16 @@ def with_provider(filling: Filling, dataset: Dataset) -> Filling:
     if count < FEW and is_at_hand(model):
         provider, minutes = "llama", max(1, round(count * SECONDS / 60 / (os.cpu_count() or 1)))
         logger().info(
-            "%d training queries: the language model %s fills them, about %d min on a CPU (providers=[corpus] takes "
-            "seconds)",
-            count,
+            "%s: the language model %s fills them, about %d min on a CPU (providers=[corpus] takes seconds)",
+            counted(count, "training query"),
             model,
             minutes,
         )
     elif count < FEW:
         logger().warning(
-            "%d training queries are few: corpus, which knows no other text, fills them nearly at random. Install a "
-            "language model (%s) or name a provider with filling.providers",
-            count,
+            "%s: corpus, which knows no other text, fills so few nearly at random. Install a language model (%s) or "
+            "name a provider with filling.providers",
+            counted(count, "training query"),
             INSTALL,
         )
     return filling.model_copy(update={"providers": [provider]})

@@ -11,7 +11,7 @@ from typing import Any
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
-from penumbra.artifacts.markdown import truncated
+from penumbra.artifacts.markdown import counted, truncated
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.rows import clean_text
@@ -228,7 +228,7 @@ def differences(store: Store, before: Artifact, after: Artifact) -> str:
     """Return in words how many sentences of the negatives before were replaced, and how many have no successor."""
     old, new = (dict(_texts(store, artifact)) for artifact in (before, after))
     replaced = sum(place in new and new[place] != text for place, text in old.items())
-    return f"{replaced:,} replaced, {len(old.keys() - new.keys()):,} without another, {len(new):,} negatives"
+    return f"{replaced:,} replaced, {len(old.keys() - new.keys()):,} without another, {counted(len(new), 'negative')}"
 
 
 def _texts(store: Store, negatives: Artifact) -> Iterator[tuple[tuple[str, int], str]]:

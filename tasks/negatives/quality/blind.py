@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from penumbra.artifacts.files import draft_of, file_digest
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Estimate, wilson
 from penumbra.tasks.negatives.files import NegativesError, inert, not_inert
@@ -127,7 +128,7 @@ def write_sheet(store: Store, references: Sequence[str], count: int, seed: int, 
         draft.write_text(lines.getvalue(), encoding="utf-8-sig", newline="")  # Excel needs the mark to read UTF-8
     levels = len({level for _, level in groups})
     return [
-        f"{len(drawn):,} rows: {each:,} of each of {len(references)} origins and {levels} levels",
+        f"{counted(len(drawn), 'row')}: {each:,} of each of {len(references)} origins and {levels} levels",
         f"answer y or n in the columns {', '.join(QUESTIONS)}, or nothing where you can't say; don't open "
         f"{key_file(sheet).name}; then: penumbra quality --score {sheet}",
     ]
@@ -171,8 +172,8 @@ def score_sheet(sheet: Path) -> Scores:
             tables.append((title, (("origin", "level", *(q.replace("_", " ") for q in QUESTIONS)), lines)))
     blank = sum(not any(answer is not None for answer in of_row.values()) for of_row in answers.values())
     missing = len(key.rows) - len(answers)
-    notes = [f"{blank:,} of {len(answers):,} rows have no answer"] if blank else []
-    notes += [f"{missing:,} of {len(key.rows):,} rows are not in the sheet any more"] if missing else []
+    notes = [f"{blank:,} of {counted(len(answers), 'row')} have no answer"] if blank else []
+    notes += [f"{missing:,} of {counted(len(key.rows), 'row')} are not in the sheet any more"] if missing else []
     return Scores(rows, tables, notes)
 
 
