@@ -111,9 +111,8 @@ def review(
         print_table(("reviewer", "accepted", "rejected", "edited", "refused"), rows)
         disagreements = Verdicts.of(reviews_of(dataset)).disagreements
         if disagreements:
-            print_line(
-                f"Reviewers disagree on {counted(len(disagreements), 'negative')} (a rejection wins, then the last edit):"
-            )
+            several = counted(len(disagreements), "negative")
+            print_line(f"Reviewers disagree on {several} (a rejection wins, then the last edit):")
         for it in disagreements[:SHOWN]:
             print_line(
                 f"  {it.qid} {it.negative!r}: {', '.join(f'{who} {what}s' for who, what in it.verdicts.items())}"
