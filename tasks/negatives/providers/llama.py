@@ -29,12 +29,12 @@ from penumbra.tasks.text.masks import render
 from penumbra.tasks.text.relations import Tokens
 
 PROMPT = "sentence-2"
-SENTENCES = 10  # of the data set before each sentence
+SENTENCES = 8  # of the data set before each sentence
 LONGEST = 20  # tokens that such a sentence may have
 BEAM = 6  # fillings of a query that are kept
 CHILDREN = 2  # of these, the most that continue the same filling
-FIRST = 20  # words that are scored for a query's first slot: more, as they were proposed without the words that follow
-FURTHER = 4  # words that are scored for each further slot of each filling
+FIRST = 14  # words that are scored for a query's first slot: more, as they were proposed without the words that follow
+FURTHER = 3  # words that are scored for each further slot of each filling
 CONSIDERED = 200  # likeliest next words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
