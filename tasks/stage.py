@@ -218,6 +218,14 @@ def without_prefect() -> Iterator[None]:
         _WITHOUT_PREFECT.reset(token)
 
 
+def is_without_prefect() -> bool:
+    """Return whether stages are made as plain functions.
+
+    The task `make` asks this function: the task travels to workers by value, and a context variable cannot.
+    """
+    return _WITHOUT_PREFECT.get()
+
+
 @contextmanager
 def planning() -> Iterator[Plan]:
     """Plan flows that are called inside (as `flow.fn`): nothing is made, and only manifests are read."""
@@ -253,7 +261,7 @@ def run(stage: Stage) -> Artifact:
     plan = _PLAN.get()
     if plan is not None:
         return plan.add(stage)
-    return make.fn(stage) if _WITHOUT_PREFECT.get() else _task_of(stage)(stage)
+    return make.fn(stage) if is_without_prefect() else _task_of(stage)(stage)
 
 
 def _task_of(stage: Stage) -> Task[[Stage], Artifact]:
@@ -268,7 +276,7 @@ def side_effect_task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @wraps(function)
         def run_unless_planned(*arguments: P.args, **options: P.kwargs) -> T:
-            if is_planned() or _WITHOUT_PREFECT.get():
+            if is_planned() or is_without_prefect():
                 return None  # type: ignore[return-value]
             with progress_scope(name):
                 return run_as_task(*arguments, **options)
@@ -300,7 +308,7 @@ def make(stage: Stage) -> Artifact:
         f"{counted(manifest.taken, stage.unit)} in, {manifest.kept:,} out, {manifest.taken - manifest.kept:,} rejected"
     )
     logger().info("%s: %s; %s, %s", stage.label, counts, time, artifact.path)
-    if has_pages() and not _WITHOUT_PREFECT.get():
+    if has_pages() and not is_without_prefect():
         publish_stage(store, artifact, manifest, stage.shown)
     if not manifest.kept and not stage.may_be_empty:
         _check_refusals(store, manifest)

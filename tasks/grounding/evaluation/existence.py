@@ -14,14 +14,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
+from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.base import HEAD, Prediction
+from penumbra.tasks.grounding.families.base import HEAD, Prediction, System
 from penumbra.tasks.grounding.metrics import Flags, Floats
 from penumbra.tasks.grounding.training.stage import load_run, run_name, settings_of, split_rows
 from penumbra.tasks.negatives.checks import normal_form
@@ -113,6 +115,16 @@ def fit(names: tuple[str, ...], evidence: Floats, kinds: Sequence[str]) -> Calib
     return Calibrator(names, slopes, found.bias, threshold)
 
 
+def check_widths(loaded: Loaded, model: nn.Module, system: System[Any]) -> None:
+    """Raise `FeatureError` if a model was trained on features of other widths."""
+    widths, wanted = (loaded.videos.channels, loaded.texts.channels), system.widths(model.state_dict())
+    if widths != wanted:
+        raise FeatureError(
+            f"the model was trained on video and text features of {wanted[0]} and {wanted[1]} channels, these have "
+            f"{widths[0]} and {widths[1]}: name the encoders with inputs.video_features and inputs.text_features"
+        )
+
+
 @dataclass(frozen=True)
 class Calibration(Stage):
     """The calibration of a run's `existence`; empty, with the reason, if there is nothing to fit it on."""
@@ -153,6 +165,7 @@ class Calibration(Stage):
         device = device_of("auto")
         found = []
         if len(examples) and self.evidence:
+            check_widths(loaded, model, system)
             found = system.predict(model.to(device), system.data(examples, loaded.videos, loaded.texts, device))
         known, table = [kinds[one.qid] for one in found], dict[str, float]()
         rejected = list(examples.rejected)

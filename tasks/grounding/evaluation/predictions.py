@@ -12,10 +12,15 @@ from penumbra.artifacts.manifest import Artifact, Manifest, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.configs import Choice, Ranking
-from penumbra.tasks.grounding.evaluation.existence import Calibration, Calibrator, calibration_in_words, read_calibrator
+from penumbra.tasks.grounding.evaluation.existence import (
+    Calibration,
+    Calibrator,
+    calibration_in_words,
+    check_widths,
+    read_calibrator,
+)
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics import EvaluationError
@@ -138,12 +143,7 @@ def predict_rows(
     rows: list[dict[str, Any]] = []
     seconds = 0.0
     if len(prepared):
-        widths, wanted = (loaded.videos.channels, loaded.texts.channels), system.widths(model.state_dict())
-        if widths != wanted:
-            raise FeatureError(
-                f"the model was trained on video and text features of {wanted[0]} and {wanted[1]} channels, these have "
-                f"{widths[0]} and {widths[1]}: name the encoders with inputs.video_features and inputs.text_features"
-            )
+        check_widths(loaded, model, system)
         device = device_of("auto")
         data = system.data(prepared, loaded.videos, loaded.texts, device)
         model.to(device)
