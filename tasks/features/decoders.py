@@ -176,7 +176,8 @@ def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]
     """
     if not folder.is_dir():
         raise FeatureError(
-            f"rows have no duration, and there is no folder {folder}: name one with --videos, or a --duration"
+            f"rows have no duration, and there is no folder {folder}: name one with --videos, or a column with "
+            "--duration"
         )
     folder_files = VideoFolder(folder)
     files = {vid: path for vid in vids if (path := folder_files.find(vid))}

