@@ -40,4 +40,6 @@ def bars_on(console: SafeConsole) -> Progress:
         console=console,
         refresh_per_second=5,
         transient=True,
+        redirect_stdout=not console.is_jupyter,
+        redirect_stderr=not console.is_jupyter,  # else a bar prints its own warning about ipywidgets for ever
     )
