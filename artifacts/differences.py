@@ -30,7 +30,7 @@ GROUPED = {  # parameters of another group than most of their stage
     "file": "sourcing",
 }
 SHARED = ("seed", "options", "queries_a_request", "prompt")  # of all providers
-FREE = ("corpus", "random")  # providers with more candidates than a language model
+FREE = ("corpus", "random", "llama")  # providers with more candidates than a hosted model
 PROVIDERS = "filling.providers"
 MOST = 4  # differences in a line
 

@@ -60,11 +60,11 @@ def options(
 ) -> None:
     from penumbra.artifacts.catalogue import Catalogue
 
-    told, silent = set[str](), Catalogue.announce
+    printed, silent = set[str](), Catalogue.announce
 
     def announce(line: str) -> None:
-        if line not in told:
-            told.add(line)
+        if line not in printed:
+            printed.add(line)
             warn(line)
 
     Catalogue.announce = staticmethod(announce)

@@ -98,7 +98,7 @@ class LanguageModel:
     """Natural log-probabilities of sentences, each a line of its own after the lines `before`."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str, before: str = "") -> None:
-        self.model, self.tokenizer, self.name, self.before = model, tokenizer, name, before
+        self.model, self.tokenizer, self.name = model, tokenizer, name
         self.device: device = model.device
         self.batch_tokens = BATCH_TOKENS
         begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
@@ -109,10 +109,6 @@ class LanguageModel:
         """Load a folder, a GGUF file or a model of the hub; raise `PenumbraError` with the remedy if that fails."""
         model, tokenizer = load(name, device)
         return cls(model, tokenizer, weights_name(name, model), before)
-
-    def after(self, before: str) -> "LanguageModel":
-        """Return the same model with other lines before each sentence."""
-        return LanguageModel(self.model, self.tokenizer, self.name, before)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each text."""
@@ -187,16 +183,18 @@ class LanguageModel:
         import torch
 
         left = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-        with torch.inference_mode():
-            while left:
-                count = max(1, self.batch_tokens // lengths[left[0]])
-                try:
-                    yield left[:count], compute(left[:count]).cpu().double().numpy()
-                    del left[:count]
-                except torch.OutOfMemoryError:
-                    if count == 1:
-                        raise PenumbraError(f"{self.device} has too little memory for one sentence") from None
-                    self.batch_tokens //= 2
+        while left:
+            count = max(1, self.batch_tokens // lengths[left[0]])
+            try:
+                with torch.inference_mode():  # not around the yield: the caller's code is not in this mode
+                    values = compute(left[:count]).cpu().double().numpy()
+            except torch.OutOfMemoryError:
+                if count == 1:
+                    raise PenumbraError(f"{self.device} has too little memory for one sentence") from None
+                self.batch_tokens //= 2
+                continue
+            yield left[:count], values
+            del left[:count]
 
     def _targets(self, numbers: list[int], rows: list[Row]) -> "Tensor":
         """Return the log-probability of each target of each row, one after the other."""

@@ -279,7 +279,7 @@ def put_plausibility(
 def put_likelihood(
     rows: Sequence[Negative], randoms: Sequence[Negative], scores: Mapping[str, float], figures: Figures
 ) -> None:
-    """Add the log-likelihood a word beside the query's, and where it lies between random fills and the queries."""
+    """Add the log-likelihood a word less the query's, and where it lies between random fills and the queries."""
     fills = {(row.qid, row.level): row.negative for row in randoms}
     for group in rows, randoms:
         less = np.array([scores[row.negative] - scores[row.query] for row in group], dtype=np.float64)
