@@ -99,13 +99,15 @@ class Predictions(Stage):
 def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
     """Return the run that is chosen, or else all without predictions of these splits, the newest last.
 
+    Predictions of an older version of the stage do not count.
     If every run has predictions, it is the newest. The log says which runs are chosen.
     """
     if choice.run is not None:
         return [chosen_run(dataset, choice.run)]
     newest, store = chosen_run(dataset, None), Store()
     splits = list(choice.splits)
-    made = [it for it in store.find(dataset, STAGE) if it.parameters.get("splits", []) == splits]
+    today = [it for it in store.find(dataset, STAGE) if it.stage_version == Predictions.version]
+    made = [it for it in today if it.parameters.get("splits", []) == splits]
     predicted = {parent.key for manifest in made for parent in manifest.parents}
     runs = [manifest for manifest in store.find(dataset, newest.stage) if manifest.key not in predicted]
     if runs:

@@ -96,11 +96,22 @@ def keep_memory() -> None:
     glibc returns blocks above 32 MB and asks for them again, so that each large activation of each step is zeroed page
     by page, which costs more than its arithmetic (70 ms against 1 ms for a ReLU over 12,000 × 1,024 numbers).
     """
-    if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
+    if has_glibc():
         mmap_max, trim_threshold, never = -4, -1, 2**31 - 1  # see malloc.h
         library = ctypes.CDLL(None)
         library.mallopt(mmap_max, 0)
         library.mallopt(trim_threshold, never)
+
+
+def return_memory() -> None:
+    """Return freed memory to the system: after `keep_memory` it would grow with every epoch, in pieces too small."""
+    if has_glibc():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def has_glibc() -> bool:
+    """Return whether glibc manages this process's memory."""
+    return platform.system() == "Linux" and platform.libc_ver()[0] == "glibc"
 
 
 def make_optimiser(
@@ -198,6 +209,7 @@ class Trainer:
             left = seconds / (self.epoch - self.resumed) * (config.epochs - self.epoch)
             history = list(self.history)
             self.observe(Progress(self.epoch, config.epochs, history, best, seconds, left, config.chosen_by))
+        return_memory()
 
     def _add_losses(self, pending: list[dict[str, Tensor]], sums: dict[str, float]) -> None:
         """Add the losses of the last steps to the sums; raise `RunError` naming the first step whose loss is NaN."""

@@ -15,6 +15,8 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
+from penumbra.tasks.grounding.configs import Choice
+from penumbra.tasks.grounding.evaluation.predictions import Predictions, runs_to_evaluate
 from penumbra.tasks.grounding.runs import CONSTANT, all_runs, found_run, remove, run_folder
 from penumbra.tasks.grounding.training.presets import Settings, non_default_settings
 
@@ -71,6 +73,13 @@ def made(store: Store) -> dict[str, Artifact]:
     judge(store, plain, {"test": {"R1@0.5": 30.0, "mIoU": 20.0}, "word": {"R1@0.5": 60.0}})
     evaluation = judge(store, shine, {"test": {"R1@0.5": 40.0, "mIoU": 10.0}, "word": {"R1@0.5": 50.0}})
     return {"negatives": negatives, "plain": plain, "shine": shine, "mmn": mmn, "evaluation": evaluation}
+
+
+def test_predictions_of_an_older_version_do_not_count(store: Store, made: dict[str, Artifact]) -> None:
+    assert runs_to_evaluate("mine", Choice()) == [made[name] for name in ("plain", "shine", "mmn")]
+    work = Work("mine", "predictions", Predictions.version, {"splits": []}, (made["plain"],))
+    store.build(work, [lambda: Part(table_of("predictions", []), 0, 0)])
+    assert runs_to_evaluate("mine", Choice()) == [made["shine"], made["mmn"]]
 
 
 def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, Artifact]) -> None:
