@@ -87,37 +87,23 @@ def review(
     from penumbra.tasks.negatives import reviewing
     from penumbra.tasks.negatives.reviews import VERDICTS, Verdicts, reviews_of
 
-    store, reviews = Store(), dict[str, reviewing.Review]()
-    for path in from_:
-        one = reviewing.read_review(store, path, dataset)
-        if same := reviews.get(one.digest):
-            warn(f"{path} is the same as {same.path}: counted once")
-        reviews.setdefault(one.digest, one)
+    store = Store()
+    found = [reviewing.read_review(store, path, dataset) for path in from_]
+    reviews = {one.digest: one for one in found}.values()  # the same file counts once
     with store.use(dataset):
-        for one in reviews.values():
+        for one in reviews:
             reviewing.keep(store, one)
             for refused in one.refused:
                 warn(reviewing.described(refused))
-        names = dict.fromkeys(one.reviewer for one in reviews.values())
-        mine = {name: [one for one in reviews.values() if one.reviewer == name] for name in names}
-        rows = [
-            (
-                name,
-                *(str(sum(one.counts[it] for one in own)) for it in VERDICTS),
-                str(sum(len(it.refused) for it in own)),
-            )
-            for name, own in mine.items()
-        ]
+        rows = [(one.reviewer, *(str(one.counts[it]) for it in VERDICTS), str(len(one.refused))) for one in reviews]
         print_table(("reviewer", "accepted", "rejected", "edited", "refused"), rows)
         disagreements = Verdicts.of(reviews_of(dataset)).disagreements
         if disagreements:
             several = counted(len(disagreements), "negative")
             print_line(f"Reviewers disagree on {several} (a rejection wins, then the last edit):")
-        for it in disagreements[:SHOWN]:
-            print_line(
-                f"  {it.qid} {it.negative!r}: {', '.join(f'{who} {what}s' for who, what in it.verdicts.items())}"
-            )
-        for reviewed in {one.reviewed: None for one in reviews.values()}:
+        for qid, negative, verdicts in disagreements[:SHOWN]:
+            print_line(f"  {qid} {negative!r}: {', '.join(f'{who} {what}s' for who, what in verdicts.items())}")
+        for reviewed in dict.fromkeys(one.reviewed for one in reviews):
             made = reviewing.next_negatives(store, reviewed)
             print_line(f"{reviewing.differences(store, reviewed, made)}; before: {reviewed.stage}/{reviewed.key}")
             sys.stdout.write(f"{made.path}\n")
@@ -252,14 +238,14 @@ def _evaluate(negatives: list[str], dataset: str | None, settings: dict[str, Any
 
 def _score(sheet: Path, output: Path | None) -> None:
     """Print the figures of a filled sheet, and write them if that is asked."""
-    from penumbra.tasks.negatives.quality.blind import score_lines, score_sheet
+    from penumbra.tasks.negatives.quality.blind import score_sheet, score_text
 
     if output and output.suffix.lower() not in (".csv", ".json"):
         raise typer.BadParameter("--output of --score is a .csv or .json file")
-    scores = score_sheet(sheet)
-    for title, (header, rows) in scores.tables:
+    figures, tables, notes = score_sheet(sheet)
+    for title, (header, rows) in tables:
         print_table(header, rows, title)
-    for note in scores.notes:
+    for note in notes:
         print_line(f"note: {note}")
     if output:
-        write_text(score_lines(scores.rows, output.suffix.lower() == ".json"), output)
+        write_text([score_text(figures, output.suffix.lower() == ".json")], output)

@@ -1,13 +1,14 @@
 """Take people's reviews of negatives, and make the next negatives with them: `penumbra review`."""
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, StringConstraints, ValidationError
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
@@ -17,34 +18,45 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.data.rows import clean_text
 from penumbra.tasks.negatives.checks import LeakageFilter, queries_with_tokens
 from penumbra.tasks.negatives.parameters import NegativeSource
-from penumbra.tasks.negatives.reviews import EDIT, FILLS, STAGE, VERDICTS, Row, reviews_of
+from penumbra.tasks.negatives.reviews import EDIT, FILLS, STAGE, Row, reviews_of
 from penumbra.tasks.negatives.selection import STAGE as NEGATIVES
-from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
-from penumbra.tasks.negatives.sentence_negatives import (
-    IMPORTED,
-    ImportedNegatives,
-    NearestNegatives,
-    SentenceNegatives,
-    first_import,
-)
+from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives, NegativesStage
+from penumbra.tasks.negatives.sentence_negatives import IMPORTED, ImportedNegatives, NearestNegatives, first_import
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.embeddings import Encoding
 
-HEADER = ("dataset", "stage", "key", "reviewer")
-LONGEST_NAME = 100  # characters of a reviewer's name
-SAVE = "save it again on the page that `penumbra browse {}` writes"
-SHOWN = 60  # characters of a value in a message
+SHOWN = 100  # characters of a refused row
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class ReviewError(PenumbraError):
     """A file is no review of negatives of this data set; the message names file, line and remedy."""
 
 
+class Header(BaseModel):
+    """The first line of a review: the negatives and who reviewed them."""
+
+    dataset: str
+    stage: str
+    key: str
+    reviewer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+
+
+class Verdict(BaseModel):
+    """Any other line of a review; `edited` is the sentence that takes the place of the negative."""
+
+    qid: str
+    level: int
+    negative: str
+    verdict: Literal["accept", "reject", "edit"]
+    time: AwareDatetime
+    edited: str | None = None
+
+
 @dataclass
 class Review:
     """A reviewer's verdicts on an artifact: the rows of the table `reviews`, and the refused ones."""
 
-    path: Path
     digest: str
     reviewer: str
     reviewed: Artifact
@@ -59,47 +71,36 @@ class Review:
 
 def read_review(store: Store, path: Path, dataset: str) -> Review:
     """Return the review in a file; raise `ReviewError` if it is none, or is of other negatives."""
-    save = SAVE.format(dataset)
-    digest, found = _lines(path, save)
-    (_, header), *rows = found
-    if not isinstance(header, dict) or not all(isinstance(header.get(name), str) for name in HEADER):
-        raise ReviewError(f"{path}: its first line is no header with {', '.join(HEADER)}: {save}")
-    of, stage, key, reviewer = (header[name].strip() for name in HEADER)
-    if of != dataset or stage != NEGATIVES:
-        raise ReviewError(f"{path} reviews {of!r:.{SHOWN}}/{stage!r:.{SHOWN}}, not {dataset}/{NEGATIVES}")
-    if not reviewer or not reviewer.isprintable() or len(reviewer) > LONGEST_NAME:
-        raise ReviewError(f"{path}: the reviewer {reviewer!r:.{SHOWN}} is no name of 1 to {LONGEST_NAME} characters")
-    known = {manifest.key: store.reference(manifest) for manifest in store.find(dataset, NEGATIVES)}
-    if key not in known:
-        there = ", ".join(known) or "nothing yet"
-        raise ReviewError(f"{path} reviews {dataset}/{NEGATIVES}/{key:.{SHOWN}}, which is not there; there is: {there}")
-    if not rows:
-        raise ReviewError(f"{path} has no verdict: {save}")
-    review = Review(path, digest, reviewer, known[key], [], [])
-    _take(store, review, rows)
-    if not review.rows:
-        raise ReviewError(f"no verdict of {path} can be used; {described(review.refused[0])}")
-    return review
-
-
-def _lines(path: Path, save: str) -> tuple[str, list[tuple[int, Any]]]:
-    """Return the digest of a file, and the number and content of each line of JSON."""
+    save = f"save it again on the page that `penumbra browse {dataset}` writes"
     try:
         content = path.read_bytes()
-        lines = content.decode("utf-8-sig").split("\n")
+        lines = [(at, line) for at, line in enumerate(content.decode("utf-8-sig").split("\n"), 1) if line.strip()]
+        header = Header.model_validate_json(lines[0][1] if lines else "")
     except OSError as error:
         raise ReviewError(f"{path} can't be read ({error.strerror}): {save}") from None
     except UnicodeDecodeError:
         raise ReviewError(f"{path} is no UTF-8 text: {save}") from None
-    found: list[tuple[int, Any]] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found += [(number, json.loads(line))] if line.strip() else []
-        except (ValueError, RecursionError) as error:
-            raise ReviewError(f"{path}, line {number} is no JSON ({error}): mend it; nothing was taken") from None
-    if not found:
-        raise ReviewError(f"{path} is empty: {save}")
-    return sha256(content).hexdigest(), found
+    except ValidationError as error:
+        raise ReviewError(f"{path}: its first line is no header of a review ({_fault(error)}): {save}") from None
+    if (header.dataset, header.stage) != (dataset, NEGATIVES) or not header.reviewer.isprintable():
+        named = f"{header.dataset}/{header.stage} by {header.reviewer}"
+        raise ReviewError(f"{path} reviews {named!r:.{SHOWN}}, not {dataset}/{NEGATIVES}: {save}")
+    known = {manifest.key: store.reference(manifest) for manifest in store.find(dataset, NEGATIVES)}
+    if header.key not in known:
+        there = ", ".join(known) or "nothing yet"
+        raise ReviewError(f"{path} reviews {header.key!r:.{SHOWN}}, but {dataset}/{NEGATIVES} has: {there}")
+    review = Review(sha256(content).hexdigest(), header.reviewer, known[header.key], [], [])
+    _take(store, review, path, lines[1:])
+    if not review.rows:
+        why = described(review.refused[0]) if review.refused else save
+        raise ReviewError(f"{path} has no verdict that can be used: {why}")
+    return review
+
+
+def _fault(error: ValidationError) -> str:
+    """Return the first fault that pydantic found."""
+    first = error.errors()[0]
+    return " ".join([*map(str, first["loc"]), first["msg"]])
 
 
 def described(refused: Row) -> str:
@@ -107,75 +108,51 @@ def described(refused: Row) -> str:
     return f"{refused['value']}: {refused['reason']}"
 
 
-def _take(store: Store, review: Review, rows: Sequence[tuple[int, Any]]) -> None:
-    """Divide the rows of a file into those of the table and the refused ones."""
-    manifest = store.manifest(review.reviewed)
+def _take(store: Store, review: Review, path: Path, lines: list[tuple[int, str]]) -> None:
+    """Divide the lines of a file into rows of the table and refused ones; raise `ReviewError` for invalid JSON."""
     chosen = {(row["qid"], row["level"]): row for part in store.parts(review.reviewed) for row in part.to_pylist()}
-    source = manifest.parameters.get("source", FILLS)
-    edits = Edits(store, review.reviewed)
-    for number, given in rows:
-        row = given if isinstance(given, dict) else {}
-        qid, level, verdict = row.get("qid"), row.get("level"), row.get("verdict")
-        is_place = isinstance(qid, str) and type(level) is int
-        own = chosen.get((qid, level)) if is_place else None
-        edited, time, fault = row.get("edited"), _time(row.get("time")), ""
-        edited = clean_text(edited)[0] if isinstance(edited, str) else ""
-        if not isinstance(given, dict):
-            fault = "row is no object"
-        elif verdict not in VERDICTS:
-            fault = f"verdict is none of {', '.join(VERDICTS)}"
-        elif own is None:
+    source = store.manifest(review.reviewed).parameters.get("source", FILLS)
+    fault_of = None
+    for number, line in lines:
+        given, fault, edited = None, "", None
+        try:
+            given = Verdict.model_validate_json(line, strict=True)
+        except ValidationError as error:
+            fault = _fault(error)
+            if error.errors()[0]["type"] == "json_invalid":
+                raise ReviewError(f"{path}, line {number}: {fault}: mend it; nothing was taken") from None
+        own = chosen.get((given.qid, given.level)) if given else None
+        if given and not own:
             fault = "the negatives have no such qid and level"
-        elif row.get("negative") != own["negative"]:
+        elif given and own and given.negative != own["negative"]:
             fault = "negative is not the text that the negatives have"
-        elif not time:
-            fault = "time is no date and time of ISO 8601"
-        elif verdict == EDIT:
-            fault = edits.fault(own, edited)
-        if own is None or fault:
-            place = f"{review.path.name}, line {number}, by {review.reviewer}"
-            values = [*([] if verdict in VERDICTS else [verdict]), *([qid, level] if own is None else [])]
-            values = values or [edited if verdict == EDIT and edited else row.get("negative", given)]
-            shown = " ".join(truncated(str(value), SHOWN) for value in values)
-            review.refused.append(rejection(str(qid or ""), STAGE, fault, f"{place} ({shown})"))
+        elif given and own and given.verdict == EDIT:
+            fault_of = fault_of or edit_faults(store, review.reviewed)
+            edited = clean_text(given.edited or "")[0]
+            fault = fault_of(own, edited) if edited else "edited sentence is missing"
+        if fault or not given or not own:
+            place = f"{path.name}, line {number}, by {review.reviewer} ({truncated(line, SHOWN)})"
+            review.refused.append(rejection(given.qid if given else "", STAGE, fault, place))
             continue
         kept = {name: own[name] for name in ("qid", "level", "query", "negative", "words", "provider", "model")}
-        about = {"verdict": verdict, "edited": edited if verdict == EDIT else None, "time": time, "source": source}
+        time = given.time.astimezone(UTC).isoformat(timespec="milliseconds")
+        about = {"verdict": given.verdict, "edited": edited, "time": time, "source": source}
         review.rows.append({**kept, **about, "reviewer": review.reviewer})
 
 
-def _time(text: Any) -> str:
-    """Return a time in UTC, or '' if the text is none."""
-    try:
-        time = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        return ""
-    return time.astimezone(UTC).isoformat(timespec="milliseconds") if time.tzinfo else ""
+def edit_faults(store: Store, reviewed: Artifact) -> Callable[[Row, str], str]:
+    """Return a function of a negative and an edited sentence: why it can't take the negative's place, or ''.
 
-
-class Edits:
-    """The checks of edited sentences: those of negatives that are imported, and none may leak a test split."""
-
-    def __init__(self, store: Store, reviewed: Artifact) -> None:
-        self._store, self._reviewed = store, reviewed
-        self._leakage: LeakageFilter | None = None
-
-    def fault(self, row: Row, edited: str) -> str:
-        """Return why a sentence can't take the place of a negative, or ''."""
-        if not edited:
-            return "edited sentence is missing"
-        if self._leakage is None:
-            parents = parents_of(self._store, self._reviewed)
-            [annotations], [tags] = parents["annotations"], parents["tags"]
-            self._names = choosing_of(self._store, self._reviewed)
-            self._leakage = LeakageFilter(queries_with_tokens(annotations, tags), every=self._names.guard == "all")
-            self._vids, self._videos = dict[str, str](), defaultdict[str, set[str]](set)
-            for part in self._store.parts(annotations, ["qid", "vid", "query"]):
-                for query in part.to_pylist():
-                    self._vids[query["qid"]] = query["vid"]
-                    self._videos[query["vid"]].add(self._leakage.lemmatised(query["query"]))
-        queries = self._videos[self._vids[row["qid"]]]
-        return self._leakage.refusal(edited, row["query"], queries, self._names.checks)
+    The checks are those of negatives that are imported, and that it may not leak a test split.
+    """
+    parents, choosing = parents_of(store, reviewed), settings_of(store, reviewed, Choosing)
+    [annotations], [tags] = parents["annotations"], parents["tags"]
+    leakage = LeakageFilter(queries_with_tokens(annotations, tags), every=choosing.guard == "all")
+    vids, videos = dict[str, str](), defaultdict[str, set[str]](set)
+    for row in (row for part in store.parts(annotations, ["qid", "vid", "query"]) for row in part.to_pylist()):
+        vids[row["qid"]] = row["vid"]
+        videos[row["vid"]].add(leakage.lemmatised(row["query"]))
+    return lambda row, edited: leakage.refusal(edited, row["query"], videos[vids[row["qid"]]], choosing.checks)
 
 
 def keep(store: Store, review: Review) -> Artifact:
@@ -198,39 +175,36 @@ def parents_of(store: Store, artifact: Artifact) -> dict[str, list[Artifact]]:
     return parents
 
 
-def choosing_of(store: Store, negatives: Artifact) -> Choosing:
-    """Return the settings of the checks that negatives were made with."""
-    parameters = store.manifest(negatives).parameters
-    return Choosing.model_validate({name: parameters[name] for name in Choosing.model_fields if name in parameters})
+def settings_of(store: Store, artifact: Artifact, kind: type[Settings]) -> Settings:
+    """Return the parameters of a group that an artifact was made with."""
+    parameters = store.manifest(artifact).parameters
+    return kind.model_validate({name: parameters[name] for name in kind.model_fields if name in parameters})
 
 
 def next_negatives(store: Store, reviewed: Artifact) -> Artifact:
     """Make negatives anew from what they were made from, with all reviews of their data set; no provider is asked."""
-    parents, parameters = parents_of(store, reviewed), store.manifest(reviewed).parameters
-    [annotations], [tags], [dictionary] = (parents[stage] for stage in ("annotations", "tags", "dictionary"))
-    [embeddings] = parents["embeddings"]
-    encoded = store.manifest(embeddings).parameters
-    encoding = Encoding.model_validate({name: encoded[name] for name in Encoding.model_fields if name in encoded})
-    last = choosing_of(store, reviewed), encoding, reviews_of(reviewed.dataset)
-    source = parameters.get("source", FILLS)
-    stage: ChosenNegatives | SentenceNegatives
-    if source == FILLS:
-        [masks], fills = parents["masks"], tuple(parents["fills"])
-        stage = ChosenNegatives(annotations, tags, masks, dictionary, fills, embeddings, *last)
-        return build(stage)
-    ranks = {"ranks": parameters["ranks"]} if "ranks" in parameters else {}
-    shared = annotations, tags, dictionary, embeddings, NegativeSource(source=source, **ranks), *last
-    stage = ImportedNegatives(*shared, first_import(reviewed)) if source == IMPORTED else NearestNegatives(*shared)
+    parents = parents_of(store, reviewed)
+    stages = ("annotations", "tags", "dictionary", "embeddings")
+    annotations, tags, dictionary, embeddings = (parents[stage][0] for stage in stages)
+    encoding, reviews = settings_of(store, embeddings, Encoding), reviews_of(reviewed.dataset)
+    last = settings_of(store, reviewed, Choosing), encoding, reviews
+    stage: NegativesStage
+    if parents["fills"]:
+        fills = tuple(parents["fills"])
+        stage = ChosenNegatives(annotations, tags, parents["masks"][0], dictionary, fills, embeddings, *last)
+    else:
+        source = settings_of(store, reviewed, NegativeSource).model_copy(update={"file": ""})
+        shared = annotations, tags, dictionary, embeddings, source, *last
+        is_import = source.source == IMPORTED
+        stage = ImportedNegatives(*shared, first_import(reviewed)) if is_import else NearestNegatives(*shared)
     return build(stage)
 
 
 def differences(store: Store, before: Artifact, after: Artifact) -> str:
     """Return in words how many sentences of the negatives before were replaced, and how many have no successor."""
-    old, new = (dict(_texts(store, artifact)) for artifact in (before, after))
+    old, new = (
+        {(row["qid"], row["level"]): row["negative"] for part in store.parts(artifact) for row in part.to_pylist()}
+        for artifact in (before, after)
+    )
     replaced = sum(place in new and new[place] != text for place, text in old.items())
     return f"{replaced:,} replaced, {len(old.keys() - new.keys()):,} without another, {counted(len(new), 'negative')}"
-
-
-def _texts(store: Store, negatives: Artifact) -> Iterator[tuple[tuple[str, int], str]]:
-    for part in store.parts(negatives, ["qid", "level", "negative"]):
-        yield from (((row["qid"], row["level"]), row["negative"]) for row in part.to_pylist())

@@ -1,12 +1,11 @@
 """Stage `reviews`: people's verdicts on negatives, which are kept for good.
 
-The page of `penumbra browse` saves a file: JSON lines, the first of which names data set, stage, key of the negatives
-and the reviewer. `penumbra review` stores each file as an artifact whose key is a digest of its content, so that the
-same file counts once. All negatives that are made later take the verdicts of all reviews of their data set.
+`penumbra review` stores each file that the page of `penumbra browse` saves as an artifact whose key is a digest of its
+content. All negatives that are made later follow the verdicts of all reviews of their data set.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from penumbra.artifacts.catalogue import MANIFEST
@@ -31,19 +30,21 @@ def reviews_of(dataset: str) -> tuple[Artifact, ...]:
     return found
 
 
-class Disagreement(NamedTuple):
-    """A sentence of a query, and each reviewer's verdict on it."""
+class Approved(NamedTuple):
+    """A sentence that a reviewer accepted, with the words, provider and model that it had, or that a reviewer wrote."""
 
-    qid: str
-    negative: str
-    verdicts: dict[str, str]
+    text: str
+    words: tuple[str, ...]
+    provider: str
+    model: str
+    verdict: str
 
 
 class Verdicts:
     """What reviewers decided about the sentences of each query.
 
     The last verdict of each reviewer on a sentence counts. Of the verdicts of several reviewers a rejection wins, then
-    the last edit.
+    the last edit. `disagreements` has the query's id, the sentence, and each reviewer's verdict where they differ.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -51,37 +52,52 @@ class Verdicts:
         for row in sorted(rows, key=lambda row: row["time"]):
             sentence = row["qid"], normal_form(row["query"]), normal_form(row["negative"])
             by_sentence[sentence][row["reviewer"]] = row
-        self.disagreements: list[Disagreement] = []
-        self._rejected = defaultdict[str, set[tuple[str, str]]](set)  # qid → query and sentence
-        self._approved = defaultdict[str, list[Row]](list)
+        self.disagreements: list[tuple[str, str, dict[str, str]]] = []
+        self._rejected = defaultdict[tuple[str, str], set[str]](set)  # by query id and query
+        self._approved = defaultdict[tuple[str, str], list[Row]](list)
         for (qid, query, text), by_reviewer in by_sentence.items():
             several = list(by_reviewer.values())
             if len({(row["verdict"], row["edited"]) for row in several}) > 1:
                 verdicts = {name: by_reviewer[name]["verdict"] for name in sorted(by_reviewer)}
-                self.disagreements.append(Disagreement(qid, several[0]["negative"], verdicts))
+                self.disagreements.append((qid, several[0]["negative"], verdicts))
             if any(row["verdict"] == REJECT for row in several):
-                self._rejected[qid].add((query, text))
+                self._rejected[qid, query].add(text)
             else:
-                self._approved[qid].append(max(several, key=lambda row: (row["verdict"] == EDIT, row["time"])))
+                last = max(several, key=lambda row: (row["verdict"] == EDIT, row["time"]))
+                self._approved[qid, query].append(last)
 
     @classmethod
     def of(cls, reviews: Sequence[Artifact]) -> "Verdicts":
         """Return the verdicts of these reviews."""
         return cls(row for artifact in reviews for part in Store().parts(artifact) for row in part.to_pylist())
 
-    def rejects(self, qid: str, query: str, text: str) -> bool:
-        """Return whether a sentence of a query was rejected."""
-        return qid in self._rejected and (normal_form(query), normal_form(text)) in self._rejected[qid]
-
     def rejected(self, qid: str, query: str) -> set[str]:
         """Return the rejected sentences of a query, in their normal form."""
-        return {text for of, text in self._rejected.get(qid, ()) if of == normal_form(query)}
+        return self._rejected.get((qid, normal_form(query)), set()) if self._rejected else set()
 
-    def approved(self, qid: str, query: str, source: str) -> dict[int, list[Row]]:
-        """Return the verdicts by level that accept or edit a query's sentences of a source, the last verdict first."""
-        levels = defaultdict[int, list[Row]](list)
-        for row in sorted(self._approved.get(qid, ()), key=lambda row: row["time"], reverse=True):
-            is_of_query = normal_form(row["query"]) == normal_form(query) and row["source"] == source
-            if is_of_query and not self.rejects(qid, query, row["edited"] or row["negative"]):
-                levels[row["level"]].append(row)
-        return dict(sorted(levels.items()))
+    def rejects(self, qid: str, query: str, text: str) -> bool:
+        """Return whether a sentence of a query was rejected."""
+        rejected = self.rejected(qid, query)
+        return bool(rejected) and normal_form(text) in rejected
+
+    def approved(
+        self, qid: str, query: str, source: str, fits: Callable[[int, Approved], bool], texts: dict[int, str]
+    ) -> Iterator[tuple[int, Approved]]:
+        """Yield each level of a query with the last sentence that a reviewer accepted or wrote and that `fits`.
+
+        `texts` are the query's sentences of this source by level. An approved one takes the place of that of its level,
+        and equals no other.
+        """
+        mine = [row for row in self._approved.get((qid, normal_form(query)), ()) if row["source"] == source]
+        mine = [row for row in mine if not self.rejects(qid, query, row["edited"] or row["negative"])]
+        latest_first = sorted(mine, key=lambda row: row["time"], reverse=True)
+        for level in sorted({row["level"] for row in mine}):
+            others = {normal_form(text) for at, text in texts.items() if at != level}
+            for row in (row for row in latest_first if row["level"] == level):
+                as_it_was = row["negative"], tuple(row["words"]), row["provider"], row["model"], ACCEPT
+                is_edit = row["verdict"] == EDIT
+                it = Approved(row["edited"], (), REVIEWER, row["reviewer"], EDIT) if is_edit else Approved(*as_it_was)
+                if normal_form(it.text) not in others and fits(level, it):
+                    texts[level] = it.text
+                    yield level, it
+                    break

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,18 +24,17 @@ import numpy as np
 from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
-from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.checks import TRAINING, normal_form, sentence_fault
+from penumbra.tasks.negatives.choice import LEVELS
 from penumbra.tasks.negatives.files import Entry, NegativesError, read_entries
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.reviews import EDIT, REJECTED, REVIEWER
-from penumbra.tasks.negatives.selection import LEVELS, STAGE, Chooser, Choosing, candidate_of, rows_for_display
-from penumbra.tasks.stage import Stage, read_part, run
+from penumbra.tasks.negatives.selection import STAGE, Choosing, NegativesStage
+from penumbra.tasks.stage import read_part, run
 from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
 from penumbra.tasks.text.relations import Tokens
-from penumbra.tasks.text.wordnet import wordnet_inputs
 
 BLOCK = 512  # queries compared with all others at once
 TOO_FEW = "no training query is that far down"
@@ -58,12 +57,10 @@ class Sentence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SentenceNegatives(Stage):
+class SentenceNegatives(NegativesStage):
     """Whole sentences as negatives, with the same columns as those that are chosen from fills."""
 
-    name = STAGE
     version = 2
-    unit = "query level"
 
     annotations: Artifact
     tags: Artifact
@@ -73,19 +70,6 @@ class SentenceNegatives(Stage):
     choosing: Choosing
     encoding: Encoding
     reviews: tuple[Artifact, ...] = ()
-
-    @property
-    def on_device(self) -> bool:
-        """Whether the sentence encoder takes a GPU."""
-        return self.encoding.on_gpu
-
-    def inputs(self) -> dict[str, str]:
-        """Return the digests of what says which words entail each other."""
-        return wordnet_inputs()
-
-    def shown(self, rows: Rows) -> Rows:
-        """See `rows_for_display`."""
-        return rows_for_display(rows)
 
     @property
     def label(self) -> str:
@@ -101,12 +85,6 @@ class SentenceNegatives(Stage):
         return {**self.sourcing.determines(), **self.choosing.model_dump(mode="json", exclude_defaults=True)}
 
     @cached_property
-    def chooser(self) -> Chooser:
-        """The chooser, whose checks are applied."""
-        shared = self.annotations, self.tags, self.dictionary, self.choosing, self.encoding
-        return Chooser.load(*shared, self.reviews)
-
-    @cached_property
     def vectors(self) -> dict[str, Vectors]:
         """The embedding of every training query."""
         return {text: v for part in Store().parts(self.embeddings) for text, v in vectors_by_text(part).items()}
@@ -114,7 +92,7 @@ class SentenceNegatives(Stage):
     @abstractmethod
     def sentences(
         self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
-    ) -> tuple[list[Sentence], Rows]:
+    ) -> tuple[list[Sentence], list[Row]]:
         """Return the sentences of part `piece`, query by query with rising levels, and its refusals.
 
         `queries` are the annotations of its training queries, `videos` the lemmatised queries of each of its videos.
@@ -154,16 +132,11 @@ class SentenceNegatives(Stage):
         by_query = defaultdict[str, dict[int, Sentence]](dict)
         for sentence in sentences:
             by_query[sentence.qid][sentence.level] = sentence
-        checks, verdicts = self.chooser.checks, self.chooser.verdicts
-        for qid, query in queries.items():
-            for level, several in verdicts.approved(qid, query["query"], self.sourcing.source).items():
-                for candidate in map(candidate_of, several):
-                    others = {normal_form(it.text) for at, it in by_query[qid].items() if at != level}
-                    fault = checks.leakage.refusal(candidate.text, query["query"], videos[query["vid"]], checks.names)
-                    if not fault and normal_form(candidate.text) not in others:
-                        approved = Sentence(qid, level, candidate.text, candidate.model, verdict=candidate.verdict)
-                        by_query[qid][level] = approved
-                        break
+        for qid, row in queries.items():
+            own, fits = by_query[qid], partial(self.chooser.is_negative, row["query"], videos[row["vid"]])
+            texts = {level: sentence.text for level, sentence in own.items()}
+            for level, it in self.chooser.verdicts.approved(qid, row["query"], self.sourcing.source, fits, texts):
+                own[level] = Sentence(qid, level, it.text, it.model, verdict=it.verdict)
         return [by_query[qid][level] for qid in queries for level in sorted(by_query[qid])]
 
     def _row(self, query: Row, tokens: Tokens, sentence: Sentence, queries: set[str]) -> Row:
@@ -219,7 +192,7 @@ class NearestNegatives(SentenceNegatives):
 
     def sentences(
         self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
-    ) -> tuple[list[Sentence], Rows]:
+    ) -> tuple[list[Sentence], list[Row]]:
         """Choose the negatives of one part."""
         sentences, rejected, ranks = list[Sentence](), list[Row](), self.sourcing.ranks
         for start in range(0, len(queries), BLOCK):
@@ -300,7 +273,7 @@ class ImportedNegatives(SentenceNegatives):
 
     def sentences(
         self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
-    ) -> tuple[list[Sentence], Rows]:
+    ) -> tuple[list[Sentence], list[Row]]:
         """Return the negatives of one part's queries; the first part refuses those of no training query."""
         sentences, rejected = list[Sentence](), list[Row]()
         for entry in self.entries.get("", ()) if piece == 0 else ():

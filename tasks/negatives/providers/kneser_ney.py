@@ -5,11 +5,15 @@ every machine, which logarithms and exponentials would not.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+
+from penumbra.tasks.text.relations import Tokens
 
 DISCOUNT = 0.75
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
@@ -185,3 +189,31 @@ class SlotScorer:
         last[y == NOTHING] = 1.0
         scores *= last
         return scores
+
+
+class Plausibility:
+    """The mean natural log-probability of a text's tokens: the lower one of two models.
+
+    Each model is of the training queries of one half of the videos, so that a candidate does not score high because its
+    own sentence is in the model.
+    """
+
+    def __init__(self) -> None:
+        self.halves = (Trigrams(), Trigrams())
+
+    def add(self, vid: str, tokens: Tokens) -> None:
+        """Add a human sentence: a query of a video, to the half of that video."""
+        half = self.halves[blake2b(vid.encode(), digest_size=1).digest()[0] % 2]
+        half.add([token["text"].lower() for token in tokens])
+
+    @cached_property
+    def models(self) -> list[KneserNey]:
+        """The models of both halves; they are fitted at first use, when all sentences are added."""
+        return [KneserNey(half) for half in self.halves if half.sentences]
+
+    def score(self, texts: dict[str, list[str]]) -> dict[str, float]:
+        """Return the mean log-probability of the tokens of each text, rounded; `texts` has the lower-cased tokens."""
+        if not texts:
+            return {}
+        least = np.min([model.log_probability([*texts.values()]) for model in self.models], axis=0).round(4)
+        return dict(zip(texts, map(float, least), strict=True))

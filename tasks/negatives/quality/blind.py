@@ -1,10 +1,7 @@
 """A blind reading: a sheet of negatives of several origins, shuffled, that people fill in without seeing the origins.
 
-    penumbra quality mine/negatives release.jsonl --blind 100 --output sheet.csv
-    penumbra quality --score sheet.csv
-
-`sheet.csv` has a negative in each row, with its query, the levels before it, and a column for each question;
-`sheet.key.json` beside it has the origin and level of each row, and a digest of its text.
+`sheet.csv` has a negative in each row, with its query, the levels before it, and a column for each question.
+`sheet.key.json` has the origin and level of each row, and a digest of its text (docs/guides/quality.md).
 """
 
 import csv
@@ -13,13 +10,13 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from penumbra.artifacts.files import draft_of, file_digest
@@ -30,14 +27,14 @@ from penumbra.tasks.negatives.files import NegativesError, inert, not_inert
 from penumbra.tasks.negatives.providers.random import row_seed
 from penumbra.tasks.negatives.quality.command import find_negatives
 from penumbra.tasks.negatives.quality.negatives import FileNegatives, Negative
+from penumbra.tasks.negatives.quality.page import Table
 
 QUESTIONS = ("grammatical", "false_of_the_moment", "natural", "nested")
 TEXTS = ("query", "levels_before", "negative")
 COLUMNS = ("id", *TEXTS, *QUESTIONS)
 ANSWERS = {"y": True, "n": False, "": None}
 ARROW = " → "
-DELIMITERS = ",;\t"
-Cells = Mapping[str, str]
+Figure = dict[str, Any]
 
 
 class KeyRow(BaseModel):
@@ -49,29 +46,13 @@ class KeyRow(BaseModel):
     digest: str
 
 
-class Source(BaseModel):
-    """What a row may come from: the reference as it was typed, and the key of the artifact or digest of the file."""
-
-    reference: str
-    key: str
-
-
 class Key(BaseModel):
-    """The key of a sheet; `sheet` is the beginning of its ids."""
+    """The key of a sheet; `sheet` is the beginning of its ids, `sources` have `reference` (as typed) and `key`."""
 
     sheet: str
     seed: int
-    sources: list[Source]
+    sources: list[dict[str, str]]
     rows: dict[str, KeyRow]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Figures of a filled sheet: rows for a file, and tables for people."""
-
-    rows: list[dict[str, Any]]
-    tables: Sequence[tuple[str, tuple[Sequence[str], list[tuple[str, ...]]]]]
-    notes: list[str]
 
 
 def key_file(sheet: Path) -> Path:
@@ -95,14 +76,13 @@ def write_sheet(store: Store, references: Sequence[str], count: int, seed: int, 
     for file in sheet, key_file(sheet):
         if file.exists():
             raise NegativesError(f"{file} is there already, perhaps filled in: name another with --output")
-    twice = next((name for i, name in enumerate(references) if name in references[:i]), None)
-    if twice:
-        raise NegativesError(f"{twice} is given twice: give each origin once")
-    origins, groups = list[Source](), dict[tuple[int, int], list[tuple[Negative, str]]]()
+    if len({*references}) < len(references):
+        raise NegativesError("the same negatives are given twice: give each origin once")
+    sources, groups = list[dict[str, str]](), dict[tuple[int, int], list[tuple[Negative, str]]]()
     for number, reference in enumerate(references):
         found = find_negatives(store, reference)
         own = file_digest(found.path) if isinstance(found, FileNegatives) else found.artifact.key
-        origins.append(Source(reference=reference, key=own))
+        sources.append({"reference": reference, "key": own})
         groups |= _groups(number, [row for part in found.parts() for row in part], seed)
     each = min([count // max(1, len(groups)), *map(len, groups.values())])
     if not each:
@@ -112,14 +92,13 @@ def write_sheet(store: Store, references: Sequence[str], count: int, seed: int, 
     drawn = [(*place, row, before) for place, rows in groups.items() for row, before in rows[:each]]
     drawn.sort(key=lambda it: row_seed(seed, f"{it[0]} {it[2].qid} {it[2].negative}", it[1]))
     name = _digest(str(seed), *(f"{row.query}\n{row.negative}" for _, _, row, _ in drawn))[:6]
-    key, lines = Key(sheet=name, seed=seed, sources=origins, rows={}), io.StringIO(newline="")
+    key, lines = Key(sheet=name, seed=seed, sources=sources, rows={}), io.StringIO(newline="")
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(COLUMNS)
     for number, (origin, level, row, before) in enumerate(drawn, 1):
         texts = [" ".join(text.split()) for text in (row.query, before, row.negative)]
-        key.rows[f"{name}-{number:04}"] = KeyRow(
-            source=origin, level=level, query=_digest(row.query), digest=_digest(*texts)
-        )
+        about = {"source": origin, "level": level, "query": _digest(row.query), "digest": _digest(*texts)}
+        key.rows[f"{name}-{number:04}"] = KeyRow.model_validate(about)
         writer.writerow([f"{name}-{number:04}", *map(inert, texts), *("" for _ in QUESTIONS)])
     with draft_of(key_file(sheet)) as draft:
         os.close(os.open(draft, os.O_CREAT | os.O_WRONLY, 0o600))  # nobody else reads the origins
@@ -150,126 +129,102 @@ def _groups(number: int, rows: Sequence[Negative], seed: int) -> dict[tuple[int,
 # -- score a sheet ----------------------------------------------------------------------------------------------------
 
 
-def score_sheet(sheet: Path) -> Scores:
-    """Return the figures of a filled sheet; raise `NegativesError` naming the first row that does not fit its key."""
-    key = _read_key(sheet)
-    answers = _read_answers(sheet, key)
-    rows = [*_shares(key, answers), *_differences(key, answers)]
-    names = [source.reference for source in key.sources]
-    tables = []
-    for title, pairs in (
-        ("share of yes", [(name, "") for name in names]),
-        ("difference, where the query is the same", [*combinations(names, 2)]),
-    ):
-        lines = []
-        for pair in pairs:
-            mine = [row for row in rows if (row["origin"], row["minus"]) == pair]
-            for level in sorted({row["level"] for row in mine}):
-                cells = {row["question"]: _cell(row) for row in mine if row["level"] == level}
-                named = " − ".join(filter(None, pair))
-                lines.append((named, str(level), *(cells.get(question, "–") for question in QUESTIONS)))
-        if lines:
-            tables.append((title, (("origin", "level", *(q.replace("_", " ") for q in QUESTIONS)), lines)))
-    blank = sum(not any(answer is not None for answer in of_row.values()) for of_row in answers.values())
+def score_sheet(sheet: Path) -> tuple[list[Figure], list[tuple[str, Table]], list[str]]:
+    """Return the figures of a filled sheet, the tables that show them, and notes on what is not answered.
+
+    Raises `NegativesError` naming the first row that does not fit its key.
+    """
+    try:
+        key = Key.model_validate_json(key_file(sheet).read_bytes())
+    except (OSError, ValidationError):
+        raise NegativesError(
+            f"{key_file(sheet)} is not the key of {sheet.name}: put the original next to the sheet"
+        ) from None
+    answers = dict(_read_answers(sheet, key))
+    figures = list(_figures(key, answers))
+    tables: dict[str, dict[tuple[str, str], dict[str, str]]] = {}
+    for it in figures:
+        title = "difference, where the query is the same" if it["minus"] else "share of yes"
+        line = tables.setdefault(title, {}).setdefault(
+            (it["origin"] + f" − {it['minus']}" * bool(it["minus"]), str(it["level"])), {}
+        )
+        interval = f"({it['low']:.0%} to {it['high']:.0%})"
+        shown = f"{it['value']:+.0%} {interval} of {it['answered']}"
+        line[it["question"]] = shown if it["minus"] else f"{it['yes']} of {it['answered']} {interval}"
+    header = ("origin", "level", *(question.replace("_", " ") for question in QUESTIONS))
+    shown = [
+        (
+            title,
+            (
+                header,
+                [(*place, *(cells.get(question, "–") for question in QUESTIONS)) for place, cells in lines.items()],
+            ),
+        )
+        for title, lines in tables.items()
+    ]
+    blank = sum(not any(answer is not None for answer in row.values()) for row in answers.values())
     missing = len(key.rows) - len(answers)
     notes = [f"{blank:,} of {counted(len(answers), 'row')} have no answer"] if blank else []
     notes += [f"{missing:,} of {counted(len(key.rows), 'row')} are not in the sheet any more"] if missing else []
-    return Scores(rows, tables, notes)
+    return figures, shown, notes
 
 
-def _cell(row: Mapping[str, Any]) -> str:
-    interval = f"{row['low']:.0%} to {row['high']:.0%}"
-    if row["minus"]:
-        return f"{row['value']:+.0%} ({interval}) of {row['answered']}"
-    return f"{row['yes']} of {row['answered']} ({interval})"
-
-
-def _read_key(sheet: Path) -> Key:
-    path = key_file(sheet)
+def _read_answers(sheet: Path, key: Key) -> Iterator[tuple[str, dict[str, bool | None]]]:
+    """Yield the id of each row with the answer to each question; None for a blank."""
     try:
-        return Key.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise NegativesError(
-            f"{path}, the key of the sheet, can't be read ({error.strerror}): put it beside the sheet"
-        ) from None
-    except ValidationError:
-        raise NegativesError(
-            f"{path} is no key of a sheet: it was changed; put the original beside the sheet"
-        ) from None
-
-
-def _read_answers(sheet: Path, key: Key) -> dict[str, dict[str, bool | None]]:
-    """Return the answer to each question by row; None for a blank."""
-    answers: dict[str, dict[str, bool | None]] = {}
-    for line, cells in _cells(sheet):
+        head = sheet.read_text(encoding="utf-8-sig").partition("\n")[0]
+        delimiter = max(",;\t", key=head.count)  # a spreadsheet may save other ones
+        rows = pd.read_csv(
+            sheet, sep=delimiter, dtype=str, keep_default_na=False, encoding="utf-8-sig", engine="python"
+        )
+    except (OSError, ValueError) as error:
+        raise NegativesError(f"{sheet} can't be read ({error}): save it as CSV in UTF-8") from None
+    if lacking := [column for column in COLUMNS if column not in rows]:
+        raise NegativesError(f"{sheet} lacks the column {', '.join(lacking)}: its first line must name it")
+    taken = set[str]()
+    for line, cells in enumerate(rows[[*COLUMNS]].fillna("").to_dict("records"), 2):
         name = cells["id"].strip()
         place = f"{sheet}, line {line} ({name or 'without id'})"
+        if not any(map(str.strip, cells.values())):
+            continue
         if name not in key.rows:
-            other = "" if name.startswith(f"{key.sheet}-") else ": the key is that of another sheet"
-            raise NegativesError(f"{place}: {key_file(sheet).name} has no such row{other}")
-        if name in answers:
+            raise NegativesError(f"{place}: {key_file(sheet).name} has no such row: it may be the key of another sheet")
+        if name in taken:
             raise NegativesError(f"{place}: the row is there twice: delete one")
         if _digest(*(not_inert(cells[column]) for column in TEXTS)) != key.rows[name].digest:
             raise NegativesError(
                 f"{place}: its text is not what was written: restore the row from the original; only the columns "
                 f"{', '.join(QUESTIONS)} are filled in"
             )
-        answers[name] = {}
-        for question in QUESTIONS:
-            answer = cells[question].strip().lower()
-            if answer not in ANSWERS:
-                raise NegativesError(f"{place}: {question} is {cells[question][:20]!r}: answer y, n or nothing")
-            answers[name][question] = ANSWERS[answer]
-    return answers
+        wrong = [question for question in QUESTIONS if cells[question].strip().lower() not in ANSWERS]
+        if wrong:
+            raise NegativesError(f"{place}: {wrong[0]} is {cells[wrong[0]][:20]!r}: answer y, n or nothing")
+        taken.add(name)
+        yield name, {question: ANSWERS[cells[question].strip().lower()] for question in QUESTIONS}
 
 
-def _cells(sheet: Path) -> Iterator[tuple[int, Cells]]:
-    """Yield the line and the cells of each row, also of a file that a spreadsheet has saved with other delimiters."""
-    try:
-        text = sheet.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise NegativesError(f"{sheet} is not UTF-8: save it as CSV in UTF-8") from None
-    except OSError as error:
-        raise NegativesError(f"{sheet} can't be read ({error.strerror})") from None
-    head = text.partition("\n")[0]
-    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(DELIMITERS, key=head.count), strict=True)
-    try:
-        lacking = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
-        if lacking:
-            raise NegativesError(f"{sheet} lacks the column {', '.join(lacking)}: its first line must name it")
-        for row in rows:
-            cells = {name: value or "" for name, value in row.items() if isinstance(name, str)}
-            if any(cell.strip() for cell in cells.values()):
-                yield rows.line_num, cells
-    except csv.Error as error:
-        raise NegativesError(f"{sheet}, line {rows.line_num}: the row can't be read ({error}): mend it") from None
-
-
-def _shares(key: Key, answers: Mapping[str, Mapping[str, bool | None]]) -> Iterator[dict[str, Any]]:
-    """Yield the share of yes for each origin, level and question, with Wilson's interval."""
-    counts: dict[tuple[int, int, str], list[bool]] = defaultdict(list)
-    for name, of_row in answers.items():
-        for question, answer in of_row.items():
+def _figures(key: Key, answers: Mapping[str, Mapping[str, bool | None]]) -> Iterator[Figure]:
+    """Yield the share of yes by origin, level and question, and the difference of two origins on the same queries."""
+    given: dict[tuple[int, int, str], dict[str, bool]] = defaultdict(dict)  # by query
+    for name, row in key.rows.items():
+        for question, answer in answers.get(name, {}).items():
             if answer is not None:
-                counts[key.rows[name].source, key.rows[name].level, question].append(answer)
-    for (source, level, question), given in sorted(counts.items()):
-        share = wilson(sum(given), len(given))
-        yield _row(key.sources[source].reference, "", level, question, sum(given), len(given), share)
+                given[row.source, row.level, question][row.query] = answer
+    names = [source["reference"] for source in key.sources]
+    for (source, level, question), own in sorted(given.items()):
+        share = wilson(sum(own.values()), len(own))
+        yield _figure(names[source], "", level, question, sum(own.values()), len(own), share)
+    for first, second in combinations(range(len(names)), 2):
+        for (source, level, question), own in sorted(given.items()):
+            other = given.get((second, level, question), {}) if source == first else {}
+            if pairs := [(answer, other[query]) for query, answer in own.items() if query in other]:
+                yes, found = sum(answer for answer, _ in pairs), paired_difference(pairs)
+                yield _figure(names[first], names[second], level, question, yes, len(pairs), found)
 
 
-def _differences(key: Key, answers: Mapping[str, Mapping[str, bool | None]]) -> Iterator[dict[str, Any]]:
-    """Yield the difference of two origins' shares on the queries that both have, at each level."""
-    by_place = {(row.source, row.level, row.query): answers.get(name, {}) for name, row in key.rows.items()}
-    for first, second in combinations(range(len(key.sources)), 2):
-        pairs: dict[tuple[int, str], list[tuple[bool, bool]]] = defaultdict(list)
-        for (source, level, query), of_row in by_place.items():
-            other = by_place.get((second, level, query), {}) if source == first else {}
-            for question, answer in of_row.items():
-                if answer is not None and (against := other.get(question)) is not None:
-                    pairs[level, question].append((answer, against))
-        names = key.sources[first].reference, key.sources[second].reference
-        for (level, question), given in sorted(pairs.items()):
-            yield _row(*names, level, question, sum(own for own, _ in given), len(given), paired_difference(given))
+def _figure(origin: str, minus: str, level: int, question: str, yes: int, answered: int, found: Estimate) -> Figure:
+    about = {"origin": origin, "minus": minus, "level": level, "question": question, "yes": yes, "answered": answered}
+    return about | {name: round(value, 4) for name, value in vars(found).items()}
 
 
 def paired_difference(pairs: Sequence[tuple[bool, bool]]) -> Estimate:
@@ -281,23 +236,9 @@ def paired_difference(pairs: Sequence[tuple[bool, bool]]) -> Estimate:
     return Estimate((better - worse) / len(pairs), max(-1.0, middle - half), min(1.0, middle + half))
 
 
-def _row(
-    origin: str, minus: str, level: int, question: str, yes: int, answered: int, found: Estimate
-) -> dict[str, Any]:
-    rounded = {name: round(value, 4) for name, value in vars(found).items()}
-    return {
-        **{"origin": origin, "minus": minus, "level": level, "question": question, "yes": yes, "answered": answered},
-        **rounded,
-    }
-
-
-def score_lines(rows: Sequence[Mapping[str, Any]], is_json: bool) -> Iterator[str]:
-    """Yield the figures as JSON, or as CSV without formulas."""
+def score_text(figures: Sequence[Figure], is_json: bool) -> str:
+    """Return the figures as JSON, or as CSV without formulas."""
+    frame = pd.DataFrame(figures)
     if is_json:
-        yield json.dumps(list(rows), ensure_ascii=False, indent=1) + "\n"
-        return
-    lines = io.StringIO(newline="")
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(rows[0] if rows else ())
-    writer.writerows([inert(cell) if isinstance(cell, str) else cell for cell in row.values()] for row in rows)
-    yield lines.getvalue()
+        return str(frame.to_json(orient="records", indent=1, force_ascii=False)) + "\n"
+    return str(frame.map(lambda cell: inert(cell) if isinstance(cell, str) else cell).to_csv(index=False))

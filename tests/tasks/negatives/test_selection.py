@@ -10,12 +10,13 @@ from spacy.language import Language
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives import selection
 from penumbra.tasks.negatives.checks import LeakageFilter, has_valence, may_be_true
+from penumbra.tasks.negatives.choice import Candidate, Candidates, Query, choose
 from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.in_video_negatives import Pairing, largest_iou, pair_part
-from penumbra.tasks.negatives.plausibility import Plausibility
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
-from penumbra.tasks.negatives.selection import Candidate, Candidates, Chooser, Choosing, Query, choose
+from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
+from penumbra.tasks.negatives.selection import Chooser, Choosing
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Encoding, Vectors
 from penumbra.tasks.text.masks import mask_part

@@ -97,8 +97,8 @@ def test_a_filled_sheet_is_scored_by_origin_and_level(
     sheet: Path, origins: list[str], delimiter: str, encoding: str
 ) -> None:
     fill(sheet, natural_where_flat, delimiter, encoding)
-    scores = score_sheet(sheet)
-    found = {(row["origin"], row["minus"], row["level"], row["question"]): row for row in scores.rows}
+    figures, _, _ = score_sheet(sheet)
+    found = {(row["origin"], row["minus"], row["level"], row["question"]): row for row in figures}
     assert {question for *_, question in found} == {"natural"}, "a blank is no answer"
     flat, shine = origins
     own = found[flat, "", 1, "natural"]
@@ -137,12 +137,12 @@ def other_key(sheet: Path) -> None:
         (lambda sheet: fill(sheet, lambda row: row.update(natural="maybe")), r"line 2 \(.*-0001\): natural is 'maybe'"),
         (lambda sheet: fill(sheet, lambda row: row.update(negative=row["negative"] + " not")), "line 2 .*its text is"),
         (lambda sheet: fill(sheet, lambda row: row.update(id=rows_of(sheet)[0]["id"])), "line 3 .*twice"),
-        (other_key, "the key is that of another sheet"),
-        (lambda sheet: key_file(sheet).unlink(), "put it beside the sheet"),
-        (lambda sheet: key_file(sheet).write_text("{}"), "is no key of a sheet"),
-        (lambda sheet: sheet.write_bytes(sheet.read_bytes() + b"\xff"), "is not UTF-8"),
+        (other_key, "it may be the key of another sheet"),
+        (lambda sheet: key_file(sheet).unlink(), "put the original next to the sheet"),
+        (lambda sheet: key_file(sheet).write_text("{}"), "put the original next to the sheet"),
+        (lambda sheet: sheet.write_bytes(sheet.read_bytes() + b"\xff"), "save it as CSV in UTF-8"),
         (lambda sheet: sheet.write_text(sheet.read_text() + 'x,"open'), "can't be read"),
-        (lambda sheet: sheet.write_text(""), "lacks the column id"),
+        (lambda sheet: sheet.write_text(""), "can't be read"),
     ],
 )
 def test_a_spoilt_sheet_is_one_line(sheet: Path, spoil: Callable[[Path], object], fault: str) -> None:
@@ -155,7 +155,7 @@ def test_a_spoilt_sheet_is_one_line(sheet: Path, spoil: Callable[[Path], object]
 def test_deleted_and_blank_rows_are_counted(sheet: Path) -> None:
     lines = sheet.read_text(encoding="utf-8-sig").splitlines()
     sheet.write_text("\n".join([*lines[:-2], ",,,,,,,", ""]), encoding="utf-8")
-    assert score_sheet(sheet).notes == ["58 of 58 rows have no answer", "2 of 60 rows are not in the sheet any more"]
+    assert score_sheet(sheet)[2] == ["58 of 58 rows have no answer", "2 of 60 rows are not in the sheet any more"]
 
 
 def test_the_command_writes_scores_and_never_overwrites(

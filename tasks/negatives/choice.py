@@ -1,0 +1,165 @@
+"""The choice of one candidate for each level of a query: the first ones, by providers, that fit together."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, islice, pairwise, product
+
+import numpy as np
+
+from penumbra.tasks.negatives.providers import MaskedQuery
+from penumbra.tasks.progress import counting
+from penumbra.tasks.text.embeddings import Vectors
+
+LEVELS = (1, 2, 3)
+LEVEL_SETS = [levels for size in (3, 2, 1) for levels in combinations(LEVELS, size)]  # most levels first
+MOST_CHAINS = 256  # that are considered at a time
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A fill, or a sentence that a reviewer accepted or wrote (`verdict`); `rank` counts those that pass before it."""
+
+    text: str
+    words: tuple[str, ...]
+    provider: str
+    model: str
+    verdict: str = ""
+    rank: int = 0
+
+
+Chain = tuple[Candidate, ...]  # one candidate for each of some levels
+
+
+class Candidates:
+    """The candidates of a query at a level, in the order of the providers, each text once.
+
+    A candidate is checked when it is needed, because most queries take the first one that passes. `refusals` counts the
+    reasons of those that do not pass.
+    """
+
+    def __init__(self, fills: Iterable[Candidate], refusal: Callable[[Sequence[str], str], str]) -> None:
+        distinct: dict[str, Candidate] = {}
+        for fill in fills:
+            distinct.setdefault(fill.text, fill)
+        self._untried, self._refusal = iter(distinct.values()), refusal
+        self._passed: list[Candidate] = []
+        self.refusals = Counter[str]()
+
+    def first(self, most: int) -> list[Candidate]:
+        """Return the first `most` candidates that pass, or all if there are fewer."""
+        while len(self._passed) < most and (fill := next(self._untried, None)):
+            if reason := self._refusal(fill.words, fill.text):
+                self.refusals[reason] += 1
+            else:
+                fill.rank = len(self._passed)
+                self._passed.append(fill)
+        return self._passed[:most]
+
+
+@dataclass
+class Query:
+    """A query with its candidates by level, and the lemmatised queries of its video.
+
+    `approved` are the levels whose candidates a reviewer accepted or wrote.
+    """
+
+    masked: MaskedQuery
+    text: str
+    candidates: dict[int, Candidates] = field(default_factory=dict)
+    same_video: set[str] = field(default_factory=set)
+    approved: set[int] = field(default_factory=set)
+
+    def has(self, levels: Sequence[int]) -> bool:
+        """Return whether any candidate of each of these levels passes."""
+        return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
+
+    def chains(self, levels: Sequence[int], nested: bool = True) -> Iterator[Chain]:
+        """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the one before.
+
+        Unless `nested`, this does not hold next to a candidate that a reviewer accepted or wrote.
+        Chains of the first candidate of each level come first, then those of the first two, of four, and so on.
+        """
+        done, most = 0, 1
+        while True:
+            offered = [self.candidates[level].first(most) for level in levels]
+            if max(map(len, offered)) <= done:
+                return
+            chains: Iterable[Chain] = zip(offered[0])
+            for pair, candidates in zip(pairwise(levels), offered[1:], strict=True):
+                chains = self._longer(list(chains), *pair, candidates, nested)
+            distinct = (chain for chain in chains if len({it.text for it in chain}) == len(chain))
+            ranked = [(max(it.rank for it in chain), chain) for chain in islice(distinct, MOST_CHAINS)]
+            yield from (chain for rank, chain in sorted(ranked, key=lambda pair: pair[0]) if rank >= done)
+            done, most = most, 2 * most
+
+    def _longer(
+        self, chains: Sequence[Chain], before: int, level: int, candidates: Sequence[Candidate], nested: bool
+    ) -> Iterator[Chain]:
+        """Yield each chain with each candidate of a level that keeps the words of the chain's last, of level `before`.
+
+        A level with the slots of the level before can't keep its words: then every candidate goes with every chain.
+        """
+        slots = [slot.token for slot in self.masked.levels[level - 1]]
+        kept = [slots.index(slot.token) for slot in self.masked.levels[before - 1]]
+        is_free = not nested and bool(self.approved & {before, level})
+        for candidate in candidates:
+            if not is_free and len(candidate.words) != len(slots):  # a reviewer's sentence has other words
+                continue
+            words = () if is_free else tuple([candidate.words[place] for place in kept])
+            for chain in chains:
+                if is_free or len(kept) == len(slots) or chain[-1].words == words:
+                    yield (*chain, candidate)
+
+
+@dataclass
+class Choice:
+    """Candidates that go together: one for each of some levels of a query, and their cosines to the query."""
+
+    query: Query
+    levels: Sequence[int]
+    chain: Chain
+    cosines: list[float] = field(default_factory=list)
+
+
+def choose(
+    queries: Sequence[Query], vectors: Mapping[str, Vectors], encode: Callable[[Sequence[str]], Vectors], ceiling: float
+) -> dict[str, Choice]:
+    """Return the choice for each query by its id: of all levels if they go together, else of as many as do.
+
+    All queries try their first chain; queries whose chain fails try their second one, and so on. The levels of a chain
+    are compared one after the other, so that the texts after a failed level are not encoded.
+
+    Args:
+        queries: those of a part, with their candidates
+        vectors: the embedding of each query by its text
+        encode: the sentence encoder
+        ceiling: the highest cosine of level 1 to the query
+
+    """
+    encoded, choices = dict[str, Vectors](), dict[str, Choice]()
+    tick = counting("queries", len(queries))
+    for levels, nested in product(LEVEL_SETS, (True, False)):
+        possible = [query for query in queries if query.approved.issubset(levels) and (nested or query.approved)]
+        undecided = [query for query in possible if query.masked.qid not in choices and query.has(levels)]
+        left = [(query, query.chains(levels, nested)) for query in undecided]
+        while left:
+            trying = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
+            holding = [Choice(query, levels, chain) for query, _, chain in trying]
+            for place in range(len(levels)):
+                fresh = sorted({choice.chain[place].text for choice in holding} - encoded.keys())
+                encoded |= zip(fresh, encode(fresh), strict=True) if fresh else ()
+                compared, holding = holding, []
+                for choice in compared:
+                    # rounded: the last bits depend on the machine and must not decide
+                    exact = np.dot(vectors[choice.query.text], encoded[choice.chain[place].text])
+                    cosine = round(float(exact), 4)
+                    falls = cosine < choice.cosines[-1] if choice.cosines else cosine <= ceiling
+                    if falls or choice.query.approved.issuperset(levels[max(0, place - 1) : place + 1]):
+                        choice.cosines.append(cosine)
+                        holding.append(choice)
+            for choice in holding:
+                choices[choice.query.masked.qid] = choice
+                tick(1)
+            left = [(query, chains) for query, chains, _ in trying if query.masked.qid not in choices]
+    return choices
