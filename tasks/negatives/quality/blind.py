@@ -149,10 +149,10 @@ def score_sheet(sheet: Path) -> tuple[list[Figure], list[tuple[str, Table]], lis
             (it["origin"] + f" − {it['minus']}" * bool(it["minus"]), str(it["level"])), {}
         )
         interval = f"({it['low']:.0%} to {it['high']:.0%})"
-        shown = f"{it['value']:+.0%} {interval} of {it['answered']}"
-        line[it["question"]] = shown if it["minus"] else f"{it['yes']} of {it['answered']} {interval}"
+        difference = f"{it['value']:+.0%} {interval} of {it['answered']}"
+        line[it["question"]] = difference if it["minus"] else f"{it['yes']} of {it['answered']} {interval}"
     header = ("origin", "level", *(question.replace("_", " ") for question in QUESTIONS))
-    shown = [
+    shown: list[tuple[str, Table]] = [
         (
             title,
             (
