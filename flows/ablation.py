@@ -103,8 +103,8 @@ class Materials:
     def check(self, row: RowPlan) -> None:
         """Raise `RunError` if a row reads features of a CLIP that neither exist nor can be extracted."""
         model, inputs = row.settings.model, row.settings.inputs
-        needed = {"video_features": not inputs.video_features and model.frames_of}
-        needed["patch_features"] = not inputs.patch_features and model.patches_of
+        frames = None if inputs.video_features else model.frames_of
+        needed = {"video_features": frames, "patch_features": model.patches_of}
         missing = [stage for stage, of in needed.items() if of and not newest_of_encoder(self.dataset.name, stage, of)]
         folder = videos_folder(self.dataset.name, row.features.videos)
         if missing and not (folder.is_dir() and any(folder.iterdir())):
@@ -139,9 +139,8 @@ class Materials:
         features = features_of(self.dataset, negatives, wanted, named.get("text_features"), videos)
         in_video = named.get("in_video_negatives", queries.in_video_negatives)
         in_video = queries.in_video_negatives if "pairing" in row.row.changes else in_video
-        patches = named.get("patch_features", features.patch_features)
         inputs = features.text_features, features.video_features, negatives, in_video
-        return Sources(queries.annotations, *inputs, None, patches, queries.tags)
+        return Sources(queries.annotations, *inputs, None, features.patch_features, queries.tags)
 
 
 Started = tuple[Sources, Settings, Callable[[], None]]  # a training: its inputs, its settings, and how to wait for it

@@ -4,7 +4,8 @@ A negative query of the same video, whose moment is another one, tells which cli
 probability is that it fits the query and does not fit the negative query (Eq. 1 to 5).
 """
 
-from typing import cast
+from dataclasses import dataclass
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,21 @@ from torch.nn import functional
 from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs, StackedTexts
 from penumbra.models.spans import inverse_sigmoid
 from penumbra.models.transformer import MLP, AnchorDecoder, Decoder, EncoderLayer, clip_positions, padding_bias
+
+
+@dataclass(frozen=True)
+class BMDETRSettings(ModelSettings):
+    """Settings of BM-DETR: the paper's components, which can be left out, as in its Table 7.
+
+    The published code gives padding a share of the clips' weights (`frame_weights` "official"), and its decoder sees
+    the clips without weights; with `weighted_decoder` it sees them, as in the paper.
+    """
+
+    frame_matcher: bool = True  # clips are weighted by how probably they fit the query
+    learnable_spans: bool = True  # moment queries are anchors; otherwise plain vectors
+    alignment: int = 256  # width of the semantic alignment; 0: without it
+    weighted_decoder: bool = False
+    frame_weights: Literal["fixed", "official"] = "fixed"
 
 
 class Scorer(nn.Module):
@@ -47,13 +63,13 @@ class AttentivePooling(nn.Module):
 class BMDETR(GroundingModel):
     """Network that encodes clips and words together, weights clips by their probability, and decodes anchors.
 
-    The paper's components can be left out, as in its Table 7: the frame matcher (`frame_matcher`), semantic alignment
-    (`alignment` 0) and learnable spans (`learnable_spans`; plain moment queries replace them). Saliency and alignment
-    see the clips with their weights. So does the decoder with `weighted_decoder`, as in the paper; in the published
-    code it sees the clips without weights.
+    Saliency and alignment see the clips with their weights.
     """
 
-    def __init__(self, settings: ModelSettings) -> None:
+    settings_type = BMDETRSettings
+    settings: BMDETRSettings
+
+    def __init__(self, settings: BMDETRSettings) -> None:
         super().__init__(settings)
         s = settings
         sizes = s.hidden, s.heads, s.feed_forward

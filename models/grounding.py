@@ -1,7 +1,7 @@
 """Parts of all DETR-style grounding models: settings, inputs and outputs, projections, and heads."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,41 +12,27 @@ from penumbra.models.transformer import MLP, Dropout
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Sizes and options of a DETR-style model; the defaults are the papers'.
+    """Sizes that all DETR-style models share; the defaults are the papers'.
 
     `video_dim` counts the two temporal endpoint channels. `longest_text` is the size of the text position table, which
-    official checkpoints hold even if `text_positions` leaves it unused.
-
-    `text_attention` is QD-DETR's. Its published code masks head h of sample n with the padding of sample
-    (n·heads + h) mod batch, so that a sample's output depends on its neighbours. "official" does the same, for parity
-    with checkpoints trained so; "fixed" gives the same output alone and in any batch. `frame_weights` is that choice
-    for BM-DETR, whose published code gives padded clips a share of the weights of clips.
-
-    `frame_matcher`, `learnable_spans` and `alignment` (0: none) are BM-DETR's components, and with `weighted_decoder`
-    its decoder sees the weighted clips; `alignment` is also the width of Moment-DETR's optional alignment
-    (`contrastive_hdim`, published as 64). `existence` adds a head that says whether a text's moment is in the video.
+    official checkpoints hold even if `text_positions` leaves it unused. `existence` adds a head that says whether a
+    text's moment is in the video.
     """
 
-    video_dim: int
-    text_dim: int
-    hidden: int = 256
-    heads: int = 8
-    feed_forward: int = 1024
-    encoder_layers: int = 2
-    decoder_layers: int = 2
-    queries: int = 10
-    projections: int = 2
-    dropout: float = 0.1
-    input_dropout: float = 0.5
+    video_dim: int = 1
+    text_dim: int = 1
     longest_text: int = 32
-    text_positions: bool = False
-    text_attention: Literal["fixed", "official"] = "fixed"
-    alignment: int = 0
-    frame_matcher: bool = True
-    learnable_spans: bool = True
-    frame_weights: Literal["fixed", "official"] = "fixed"
-    weighted_decoder: bool = False
     existence: bool = False
+    hidden: int = 256
+    heads: int = 8  # attention heads
+    feed_forward: int = 1024  # width of the feed-forward layers
+    encoder_layers: int = 2  # QD-DETR has as many from text to video
+    decoder_layers: int = 2
+    queries: int = 10  # moment queries
+    projections: int = 2  # layers of the input projections, 1 to 3
+    dropout: float = 0.1  # inside the transformer
+    input_dropout: float = 0.5  # of the input projections
+    text_positions: bool = False  # learned positions of words
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads or self.hidden % 4:
@@ -206,6 +192,8 @@ class ExistenceHead(nn.Module):
 
 class GroundingModel(nn.Module):
     """Input projections, text positions, class and span heads; a model adds its transformer and `forward`."""
+
+    settings_type: ClassVar[type[ModelSettings]] = ModelSettings
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()

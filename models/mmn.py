@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models.moment_map import Kind, MomentMap, candidate_cells
+from penumbra.models.moment_map import Kind, MomentMap, candidate_cells, schedule
 
 IOU_SCALE = 10.0  # of the cosine, before the sigmoid
 
@@ -21,32 +21,33 @@ IOU_SCALE = 10.0  # of the cosine, before the sigmoid
 class MMNSettings:
     """Sizes of an MMN; the defaults are those of Charades-STA.
 
-    A video comes as `segments` means of its clips and is pooled to `clips` by windows of `pool` segments. `counts` is
-    the map's schedule (`moment_map.schedule`). `projected` is false if clips are pooled without a linear layer before
-    (VDI): video_dim is then the width of the map. `existence` adds a head that says whether a sentence's moment is in
-    the video.
+    `projected` is false if clips are pooled without a linear layer before (VDI): video_dim is then the width of the
+    map. `existence` adds a head that says whether a sentence's moment is in the video.
     """
 
-    video_dim: int
-    text_dim: int
-    hidden: int = 512
-    joint: int = 256
-    clips: int = 16
-    segments: int = 32
-    pool: int = 2
-    counts: tuple[int, ...] = (15,)
-    kind: Kind = "pool"
-    proposal: int = 512
-    kernel: int = 5
-    layers: int = 8
-    projected: bool = True
+    video_dim: int = 1
+    text_dim: int = 1
     existence: bool = False
+    projected: bool = True
+    hidden: int = 512  # width of clips and of the map
+    joint: int = 256  # width of the two spaces that sentences and moments share
+    clips: int = 16  # that a video is divided into: the width of the map
+    counts: tuple[int, ...] = (15,)  # steps to longer moments, each 1 clip longer, then 2, then 4, …
+    segments: int = 32  # equal parts of a video that its features are averaged to
+    pool: int = 2  # segments that are averaged to a clip
+    kind: Kind = "pool"  # how a moment's feature is computed from its clips
+    proposal: int = 512  # width of the convolutions over the map
+    kernel: int = 5  # of the convolutions
+    layers: int = 8  # number of convolutions
 
     def __post_init__(self) -> None:
         if self.segments % self.clips or (self.segments - self.pool) // self.stride + 1 != self.clips:
             raise ValueError(f"{self.segments} segments, pooled by {self.pool}, do not give {self.clips} clips")
         if not self.projected and self.video_dim != self.hidden:
             raise ValueError(f"clips of {self.video_dim} channels that are not projected to {self.hidden}")
+        schedule(self.clips, self.counts)
+        if (self.kernel - 1) * self.layers % 2:
+            raise ValueError(f"{self.layers} layers of kernel {self.kernel} change the size of the map")
 
     @property
     def stride(self) -> int:
@@ -228,8 +229,6 @@ class ProposalConvolution(nn.Module):
 
     def __init__(self, width: int, out: int, kernel: int, layers: int, mask: Tensor) -> None:
         super().__init__()
-        if (kernel - 1) * layers % 2:
-            raise ValueError(f"{layers} layers of kernel {kernel} change the size of the map")
         border, seen = (kernel - 1) * layers // 2, mask.float()
         stack = []
         for number in range(layers):

@@ -1,5 +1,7 @@
 """Moment-DETR (Lei, Berg and Bansal, "QVHighlights", NeurIPS 2021), with SHINE's negatives if the inputs hold them."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -8,10 +10,19 @@ from penumbra.models.grounding import Alignment, GroundingModel, Inputs, ModelSe
 from penumbra.models.transformer import Decoder, EncoderLayer, clip_positions, padding_bias
 
 
+@dataclass(frozen=True)
+class MomentDETRSettings(ModelSettings):
+    """Settings of Moment-DETR; `alignment` is the width of its optional alignment of moment queries and words."""
+
+    alignment: int = 0  # published as 64, with a loss of weight 0
+
+
 class MomentDETR(GroundingModel):
     """Network that encodes clips and words together; learned queries decode moments; saliency is linear in a clip."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    settings_type = MomentDETRSettings
+
+    def __init__(self, settings: MomentDETRSettings) -> None:
         super().__init__(settings)
         s = settings
         self.encoder = nn.ModuleList(

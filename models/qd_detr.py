@@ -4,6 +4,8 @@ The network is here, its layers are in `transformer`, its losses and the matchin
 """
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +15,27 @@ from penumbra.models.spans import inverse_sigmoid
 from penumbra.models.transformer import AnchorDecoder, EncoderLayer, TextToVideoLayer, clip_positions, padding_bias
 
 
+@dataclass(frozen=True)
+class QDDETRSettings(ModelSettings):
+    """Settings of QD-DETR.
+
+    Its published code masks head h of sample n with the padding of sample (n·heads + h) mod batch, so that a sample's
+    output depends on its neighbours. `text_attention` "official" does the same, for checkpoints that were trained so.
+    """
+
+    text_attention: Literal["fixed", "official"] = "fixed"
+
+
 class QDDETR(GroundingModel):
     """Network in which clips read the text, clips and a global token are encoded, and anchors decode moments.
 
     A clip's saliency is the scaled product of its projection and the global token's.
     """
 
-    def __init__(self, settings: ModelSettings) -> None:
+    settings_type = QDDETRSettings
+    settings: QDDETRSettings
+
+    def __init__(self, settings: QDDETRSettings) -> None:
         super().__init__(settings)
         s = settings
         sizes = s.hidden, s.heads, s.feed_forward

@@ -18,6 +18,9 @@ class NoOptions:
     """Options of a model that has none."""
 
 
+OF_THE_DATA = {"video_dim", "text_dim", "longest_text", "projected"}  # that no ablation sets
+
+
 class ModelConfig(Parameters):
     """A model as users ask for it: its name, the settings that they change, and its losses in a group.
 
@@ -83,32 +86,27 @@ class ModelConfig(Parameters):
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
         _ = self.loss_settings
-        self.check()
+        _ = self.network_options
         return self
-
-    def check(self) -> None:
-        """Raise `ValueError` if no network has these settings."""
 
     @property
     def published_changes(self) -> dict[str, Any]:
         """Settings of `ablation` that `as_published` changes."""
         return {}
 
-    def _declared(self, declared: type) -> dict[str, Any]:
-        return {
-            name: value for name, value in (self.published_changes | self.ablation).items() if name in _names(declared)
-        }
-
     @property
     def network_options(self) -> Any:
-        """The settings of the network and its data that are in no field, an instance of `options`."""
-        return self.options(**self._declared(self.options))
+        """The settings of the network and its data, an instance of `options`, but for the widths of the features."""
+        return self._declared(self.options, self)
 
     @property
     def loss_settings(self) -> Any:
         """Weights and options of the losses, an instance of `loss_options`."""
-        chosen = {name: value for name, value in self.losses if name in _names(self.loss_options)}
-        return self.loss_options(**{**self._declared(self.loss_options), **chosen})
+        return self._declared(self.loss_options, self.losses)
+
+    def _declared(self, declared: type, fields: Parameters) -> Any:
+        values = {**self.published_changes, **self.ablation, **dict(fields)}
+        return declared(**{name: value for name, value in values.items() if name in _names(declared)})
 
     def determines(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults, as they enter a run's key.
@@ -172,7 +170,7 @@ class ModelConfig(Parameters):
 
 
 def _names(declared: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(declared)]
+    return [field.name for field in dataclasses.fields(declared) if field.name not in OF_THE_DATA]
 
 
 def _changed(options: Any) -> dict[str, Any]:
@@ -249,13 +247,12 @@ class Inputs(Parameters):
     video_features: tuple[str, ...] = Field(
         (), description="Keys of the videos' features, or names of their encoders; several are joined."
     )
-    patch_features: str | None = Field(None, description="Key of VDI's patches; default: the newest of its encoder.")
     longest_video: int | None = Field(None, ge=1, description="Clips that a video is cut to.")
     longest_text: int = Field(77, ge=1, description="Tokens that a text is cut to.")
 
 
 # Fields of `Inputs` that do not enter a run's key: the artifacts that they name are parents, and do
-NAMED_ARTIFACTS = {"negatives", "in_video_negatives", "text_features", "video_features", "patch_features"}
+NAMED_ARTIFACTS = {"negatives", "in_video_negatives", "text_features", "video_features"}
 
 
 class Ranking(Parameters):
@@ -269,7 +266,6 @@ class Ranking(Parameters):
         description="True windows end here at the latest, in seconds; those that begin later are left out. BM-DETR's "
         "evaluation cuts after inputs.longest_video clips, except on Charades-STA and QVHighlights.",
     )
-    batch_size: int = Field(100, ge=1, description="Queries predicted at once.")
 
 
 class Choice(Parameters):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from penumbra.artifacts.locations import PROJECT
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import convert, load_weights
-from penumbra.models.grounding import Inputs, ModelSettings
+from penumbra.models.grounding import GroundingModel, Inputs
 from penumbra.models.loss_settings import LossSettings, MatchingCosts
 from penumbra.models.losses import Targets
 from penumbra.models.moment_detr import MomentDETR
@@ -22,7 +22,7 @@ from penumbra.tasks.grounding.families.detr import DETRConfig
 from penumbra.tasks.grounding.training.presets import MODELS as CONFIGS
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
-MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR, "bm_detr": BMDETR}
+MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR, "bm_detr": BMDETR}
 OUTPUTS, GRADIENTS, DRIFT = 1e-5, 2e-4, 1e-3
 OPTIONS = {  # names of `ModelSettings`, and those of the published options
     "video_dim": "v_feat_dim",
@@ -74,10 +74,12 @@ class Golden:
 
     def model(self, **changes: Any) -> nn.Module:
         args = self.config["args"]
-        sizes = {ours: args[name] for ours, name in OPTIONS.items() if name in args} | {"frame_weights": "official"}
+        sizes = {ours: args[name] for ours, name in OPTIONS.items() if name in args}
         if args.get("contrastive_align_loss") or "lw_contrastive_loss_coef" in args:  # Moment-DETR's, BM-DETR's
             sizes["alignment"] = args["contrastive_hdim"]
-        model = MODELS[self.config["model"]](ModelSettings(**{**sizes, **changes}))
+        kind = MODELS[self.config["model"]]
+        sizes |= {"frame_weights": "official"} | changes  # each is an option of one model
+        model = kind(kind.settings_type(**{n: it for n, it in sizes.items() if hasattr(kind.settings_type, n)}))
         load_weights(model, convert(self.official_weights))
         return model
 

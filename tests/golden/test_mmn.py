@@ -37,18 +37,18 @@ def settings(golden: Golden) -> MMNSettings:
     o = options(golden)
     pool, proposal = o["FEATPOOL"], o["PREDICTOR"]
     return MMNSettings(
-        pool["INPUT_SIZE"],
-        golden.arrays["in.tokens.0"].shape[-1],
-        pool["HIDDEN_SIZE"],
-        o["JOINT_SPACE_SIZE"],
-        o["NUM_CLIPS"],
-        golden.config["cfg"]["INPUT"]["NUM_PRE_CLIPS"],
-        pool["KERNEL_SIZE"],
-        tuple(o["FEAT2D"]["POOLING_COUNTS"]),
-        o["FEAT2D"]["NAME"],
-        proposal["HIDDEN_SIZE"],
-        proposal["KERNEL_SIZE"],
-        proposal["NUM_STACK_LAYERS"],
+        video_dim=pool["INPUT_SIZE"],
+        text_dim=golden.arrays["in.tokens.0"].shape[-1],
+        hidden=pool["HIDDEN_SIZE"],
+        joint=o["JOINT_SPACE_SIZE"],
+        clips=o["NUM_CLIPS"],
+        counts=tuple(o["FEAT2D"]["POOLING_COUNTS"]),
+        segments=golden.config["cfg"]["INPUT"]["NUM_PRE_CLIPS"],
+        pool=pool["KERNEL_SIZE"],
+        kind=o["FEAT2D"]["NAME"],
+        proposal=proposal["HIDDEN_SIZE"],
+        kernel=proposal["KERNEL_SIZE"],
+        layers=proposal["NUM_STACK_LAYERS"],
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import CheckpointError, load_weights, our_name, read_official
-from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs
+from penumbra.models.grounding import GroundingModel, Inputs, Outputs
 from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.qd_detr import QDDETR
 
@@ -31,7 +31,8 @@ CLIPS, WORDS = (9, 4, 7, 1), (5, 2, 1, 3)
 
 def model(name: str = "qd_detr", **changes: Any) -> GroundingModel:
     torch.manual_seed(0)
-    return MODELS[name](ModelSettings(**{**SIZES, **changes}))
+    kind = MODELS[name]
+    return kind(kind.settings_type(**{**SIZES, **changes}))
 
 
 def inputs(clips: tuple[int, ...] = CLIPS, words: tuple[int, ...] = WORDS, hard: bool = False) -> Inputs:

@@ -64,7 +64,7 @@ def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
     store, dataset = Store(), annotations.dataset
     named: dict[str, Any] = {
         stage: store.with_key(dataset, stage, key)
-        for stage in ("negatives", "in_video_negatives", "patch_features")
+        for stage in ("negatives", "in_video_negatives")
         if (key := getattr(inputs, stage))
     }
     if inputs.text_features:
@@ -90,8 +90,8 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
     def find(stage: str, wanted: bool) -> Artifact | None:
         return (named.get(stage) or store.newest(dataset, stage)) if wanted else None
 
-    patches = named.get("patch_features")
-    if model.patches_of and patches is None:
+    patches = None
+    if model.patches_of:
         try:
             patches = _of_encoder(store, dataset, "patch_features", model.patches_of)
         except (ArtifactError, FeatureError):
@@ -108,7 +108,7 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
         find("negatives", model.reads_negatives),
         find("in_video_negatives", model.reads_in_video),
         None,
-        patches if model.patches_of else None,
+        patches,
         tags,
     )
 

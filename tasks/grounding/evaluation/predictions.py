@@ -65,7 +65,7 @@ class Predictions(Stage):
 
     def determines(self) -> dict[str, Any]:
         """Return the parameters without defaults and without those that change no window."""
-        ranking = self.ranking.model_dump(mode="json", exclude={"batch_size"}, exclude_defaults=True)
+        ranking = self.ranking.model_dump(mode="json", exclude_defaults=True)
         return {"ranking": ranking, "splits": list(self.splits)}
 
     @cached_property
@@ -165,7 +165,8 @@ def predict_rows(
 
 def truth_end(predictions: Manifest) -> float | None:
     """Return where true windows are cut for these predictions, in seconds; see `Ranking.truth_ends`."""
-    return Ranking.model_validate(predictions.parameters["ranking"]).truth_ends
+    end: float | None = predictions.parameters["ranking"].get("truth_ends")
+    return end
 
 
 def sources_of_run(

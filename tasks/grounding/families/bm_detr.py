@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from penumbra.models.bm_detr import BMDETR
+from penumbra.models.bm_detr import BMDETR, BMDETRSettings
 from penumbra.models.grounding import GroundingModel, Inputs
 from penumbra.models.loss_settings import BMDETRLosses
 from penumbra.models.losses import Targets, mean_over
@@ -19,7 +19,7 @@ from penumbra.models.spans import to_spans, to_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, draw_pairs
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig, Prediction
-from penumbra.tasks.grounding.families.detr import DETRConfig, DETROptions, DETRSystem, outputs_of, predict
+from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outputs_of, predict
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
 NEARLY = 1e-4  # of a clip: a time this near to a clip's border is on it
@@ -36,21 +36,12 @@ class BMDETRLossConfig(ExistenceConfig):
 
 
 @dataclass(frozen=True)
-class BMDETROptions(DETROptions):
-    """Settings of BM-DETR that only ablations (its Table 7) and presets change.
+class BMDETROptions(BMDETRSettings):
+    """Settings of the network and of temporal shifting."""
 
-    With `weighted_decoder` the decoder sees the clips with their weights, as in the paper. "official" `frame_weights`
-    gives padding a share of the clips' weights, as published. Videos shorter than `shift_below` seconds are shifted
-    (None: all); with `shift_endpoints` temporal endpoints move with the clips, as published.
-    """
-
-    frame_matcher: bool = True  # clips are weighted by how probably they fit the query
-    learnable_spans: bool = True  # moment queries are anchors; otherwise plain vectors
-    alignment: int = 256  # width of the semantic alignment; 0: without it
-    weighted_decoder: bool = False
-    frame_weights: Literal["fixed", "official"] = "fixed"
-    shift_below: float | None = 60.0
-    shift_endpoints: bool = False
+    shifting: bool = False  # a second branch whose moments are moved within their videos
+    shift_below: float | None = 60.0  # only videos shorter than so many seconds are shifted; None: all
+    shift_endpoints: bool = False  # temporal endpoints move with the clips, as published
 
 
 class BMDETRConfig(DETRConfig):
@@ -64,7 +55,6 @@ class BMDETRConfig(DETRConfig):
         description="The authors' released code without its faults, or as it is; or the paper, whose decoder sees "
         "weighted clips.",
     )
-    shifting: bool = Field(False, description="A second branch whose moments are moved within their videos.")
     losses: BMDETRLossConfig = BMDETRLossConfig()
 
     @property
@@ -244,7 +234,7 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
             batch_size=training.batch_size,
             negatives=losses.negatives,
             without_negative=losses.without_negative,
-            shifting=self.config.network_options if self.config.shifting else None,
+            shifting=self.config.network_options if self.config.network_options.shifting else None,
             existence=losses.existence > 0,
         )
 
@@ -265,7 +255,7 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
 
         The means are over queries that have a negative (their first); empty without the frame matcher.
         """
-        rows = probabilities(cast(GroundingModel, model), data, self.settings.ranking.batch_size)
+        rows = probabilities(cast(GroundingModel, model), data)
         if not len(rows):
             return {}
         means: list[float] = rows.mean(0).tolist()
@@ -276,7 +266,7 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
         return None if clips is None else clips * clip_length
 
 
-def probabilities(model: GroundingModel, data: BackgroundData, batch_size: int) -> np.ndarray:
+def probabilities(model: GroundingModel, data: BackgroundData) -> np.ndarray:
     """Return mean probabilities in and outside the moment [n, 4], without and with a negative, of queries with one."""
 
     def with_negatives(rows: Tensor) -> Inputs:
@@ -285,7 +275,7 @@ def probabilities(model: GroundingModel, data: BackgroundData, batch_size: int) 
     columns = []
     for gather in (data.inputs, with_negatives):
         rows = [torch.zeros(0, 2)]
-        for batch, outputs in outputs_of(model, data, batch_size, gather):
+        for batch, outputs in outputs_of(model, data, gather):
             if outputs.probability is not None:
                 index = batch.to(data.device)
                 flags, mask = data.clips.gather(index, outputs.probability.shape[1])

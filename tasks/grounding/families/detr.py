@@ -1,7 +1,7 @@
 """Moment-DETR and QD-DETR, with SHINE's losses or without, and the base classes that BM-DETR shares."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
@@ -10,11 +10,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs
+from penumbra.models.grounding import GroundingModel, Inputs, Outputs
 from penumbra.models.loss_settings import MomentDETRLosses, QDDETRLosses
 from penumbra.models.losses import compute_losses
-from penumbra.models.moment_detr import MomentDETR
-from penumbra.models.qd_detr import QDDETR
+from penumbra.models.moment_detr import MomentDETR, MomentDETRSettings
+from penumbra.models.qd_detr import QDDETR, QDDETRSettings
 from penumbra.models.spans import rank_windows, snap_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, apart
 from penumbra.tasks.grounding.batches.examples import Examples, Features
@@ -31,50 +31,12 @@ from penumbra.tasks.grounding.families.base import (
 from penumbra.tasks.grounding.metrics import ordering_metrics
 
 
-@dataclass(frozen=True)
-class DETROptions:
-    """Settings of a DETR that only ablations and presets change."""
-
-    heads: int = 8  # attention heads
-    feed_forward: int = 1024  # width of the feed-forward layers
-    dropout: float = 0.1  # inside the transformer
-    input_dropout: float = 0.5  # of the input projections
-    queries: int = 10  # moment queries
-    projections: int = 2  # layers of the input projections, 1 to 3
-    text_positions: bool = False  # learned positions of words
-
-
-@dataclass(frozen=True)
-class MomentDETROptions(DETROptions):
-    """Options of Moment-DETR; `alignment` is the width of its optional alignment of moment queries and words."""
-
-    alignment: int = 0
-
-
-@dataclass(frozen=True)
-class QDDETROptions(DETROptions):
-    """Options of QD-DETR; "official" `text_attention` repeats the published mix-up of masks within a batch."""
-
-    text_attention: Literal["fixed", "official"] = "fixed"
-
-
 class DETRConfig(ModelConfig):
-    """A DETR: its sizes. The defaults are the papers'."""
+    """A DETR; the defaults are the papers'."""
 
     network: ClassVar[type[GroundingModel]]
 
     hidden: int = Field(256, ge=4, description="Width of the model.")
-    encoder_layers: int = Field(2, ge=1, description="Encoder layers; QD-DETR has as many from text to video.")
-    decoder_layers: int = Field(2, ge=1, description="Decoder layers.")
-
-    def sizes(self, video_dim: int, text_dim: int, longest_text: int) -> ModelSettings:
-        """Return the settings of the network for inputs of these widths."""
-        values = asdict(self.network_options) | self.model_dump() | {"existence": self.loss_settings.existence > 0}
-        known = {name: value for name, value in values.items() if name in ModelSettings.__dataclass_fields__}
-        return ModelSettings(video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, **known)
-
-    def check(self) -> None:
-        self.sizes(1, 1, 1)
 
 
 class ShineDETRConfig(DETRConfig, HardNegativeModel):
@@ -97,7 +59,7 @@ class ShineDETRConfig(DETRConfig, HardNegativeModel):
 class MomentDETRConfig(ShineDETRConfig):
     """Moment-DETR (Lei et al., NeurIPS 2021)."""
 
-    network, options, loss_options = MomentDETR, MomentDETROptions, MomentDETRLosses
+    network, options, loss_options = MomentDETR, MomentDETRSettings, MomentDETRLosses
 
     name: Literal["moment_detr"] = Field("moment_detr", description="Name of the model.")
 
@@ -105,7 +67,7 @@ class MomentDETRConfig(ShineDETRConfig):
 class QDDETRConfig(ShineDETRConfig):
     """QD-DETR (Moon et al., CVPR 2023); with SHINE's losses it is SHINE's model."""
 
-    network, options, loss_options = QDDETR, QDDETROptions, QDDETRLosses
+    network, options, loss_options = QDDETR, QDDETRSettings, QDDETRLosses
 
     name: Literal["qd_detr"] = Field("qd_detr", description="Name of the model.")
 
@@ -115,6 +77,7 @@ class QDDETRConfig(ShineDETRConfig):
         return super().published_changes | ({"text_attention": "official"} if released else {})
 
 
+AT_ONCE = 100  # queries that are predicted together
 ADETR = TypeVar("ADETR", bound=DETRConfig)
 
 
@@ -128,8 +91,15 @@ class DETRSystem(System[ADETR]):
         return self.settings.training.group_by_length
 
     def build(self, video_dim: int, text_dim: int) -> GroundingModel:
-        sizes = self.config.sizes(video_dim + ENDPOINTS, text_dim, self.settings.inputs.longest_text)
-        return self.config.network(sizes)
+        return self.config.network(
+            replace(
+                self.config.network_options,
+                video_dim=video_dim + ENDPOINTS,
+                text_dim=text_dim,
+                longest_text=self.settings.inputs.longest_text,
+                existence=self.config.loss_settings.existence > 0,
+            )
+        )
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
         video, text = (len(weights[f"{part}_projection.stages.0.norm.weight"]) for part in ("video", "text"))
@@ -163,7 +133,7 @@ class DETRSystem(System[ADETR]):
 
     def figures(self, model: nn.Module, data: DeviceData) -> dict[str, float]:
         """Return how often saliency inside the moment is in SHINE's order."""
-        return ordering_metrics(saliency_inside(cast(GroundingModel, model), data, self.settings.ranking.batch_size))
+        return ordering_metrics(saliency_inside(cast(GroundingModel, model), data))
 
 
 # -- prediction -------------------------------------------------------------------------------------------------------
@@ -172,7 +142,7 @@ class DETRSystem(System[ADETR]):
 def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: bool = False) -> list[Prediction]:
     """Predict every query, in the data's order; saliency is rounded to float16, as the published files hold it."""
     predictions: list[Prediction | None] = [None] * len(data)
-    for rows, outputs in outputs_of(model, data, ranking.batch_size, data.inputs, bf16=bf16):
+    for rows, outputs in outputs_of(model, data, data.inputs, bf16=bf16):
         ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
         windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
         saliency = outputs.saliency.half().float().cpu().numpy()
@@ -200,14 +170,14 @@ def evidence_of(outputs: Outputs, lengths: Tensor) -> Tensor:
     return torch.stack(numbers, dim=1)
 
 
-def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) -> np.ndarray:
+def saliency_inside(model: GroundingModel, data: DeviceData) -> np.ndarray:
     """Return the mean saliency inside the moment [n, 5] under the positive, the hard negatives and the next query.
 
     It is NaN if a query lacks a hard negative, or a batch the next query.
     """
     result = np.full((len(data), 5), np.nan)
     gather = partial(data.inputs, hard=True)
-    for rows, outputs in outputs_of(model, data, batch_size, gather, negative=True):
+    for rows, outputs in outputs_of(model, data, gather, negative=True):
         inside = data.clips.gather(rows.to(data.device), outputs.saliency.shape[1])[0][..., 1]
         parts = [outputs.saliency[None]]
         if outputs.saliency_hard is not None:
@@ -224,7 +194,6 @@ def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) ->
 def outputs_of(
     model: GroundingModel,
     data: DeviceData,
-    size: int,
     gather: Callable[[Tensor], Inputs],
     *,
     bf16: bool = False,
@@ -235,7 +204,7 @@ def outputs_of(
     Videos of a length share a batch, so that little is padded; with `negative` the next query is of another video.
     """
     order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
-    for taken in torch.split(torch.from_numpy(order), size):
+    for taken in torch.split(torch.from_numpy(order), AT_ONCE):
         rows = apart(taken, data.host["video"]) if negative else taken
         with evaluating(model, data.device, bf16):
             outputs = model(gather(rows), negative=negative)

@@ -6,7 +6,7 @@ whose samples are videos with all their sentences, the system, and prediction.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -19,7 +19,7 @@ from torch.nn import functional
 from penumbra.models import mmn
 from penumbra.models.map_losses import MapTargets, MMNLosses, mmn_losses
 from penumbra.models.mmn import MapInputs, MapOutputs, MMNSettings
-from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, schedule, segment_means
+from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, segment_means
 from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.batches.examples import Examples, Features
@@ -29,16 +29,9 @@ from penumbra.tasks.grounding.metrics import ordering_metrics
 
 
 @dataclass(frozen=True)
-class MapOptions:
-    """Settings of a model on a map that only ablations and presets change; the defaults are those of Charades-STA."""
+class MapOptions(MMNSettings):
+    """Settings of the network and of its ranked windows; the defaults are those of Charades-STA."""
 
-    proposal: int = 512  # width of the convolutions over the map
-    kernel: int = 5  # of the convolutions
-    layers: int = 8  # number of convolutions
-    joint: int = 256  # width of the two spaces that sentences and moments share
-    segments: int = 32  # equal parts of a video that its features are averaged to
-    pool: int = 2  # segments that are averaged to a clip
-    kind: Literal["pool", "conv"] = "pool"  # how a moment's feature is computed from its clips
     power: float = 0.5  # exponent of the contrastive score in a moment's score
     suppression: float = 0.5  # a moment that overlaps a better one by more is dropped
     keep: int = 10  # windows of a query
@@ -49,23 +42,10 @@ class MapConfig(HardNegativeModel):
 
     options, loss_options = MapOptions, MMNLosses
 
-    clips: int = Field(16, ge=2, description="Width of the map: clips that a video is divided into.")
-    counts: tuple[int, ...] = Field(
-        (15,), min_length=1, description="Steps to longer moments, each 1 clip longer, then 2, then 4, …"
-    )
-
-    def sizes(self, video_dim: int, text_dim: int, **more: Any) -> MMNSettings:
+    def sizes(self, video_dim: int, text_dim: int, **more: Any) -> MapOptions:
         """Return the settings of the network for features of these widths; `more` are a model's own."""
-        values = asdict(self.network_options) | self.model_dump() | {"existence": self.losses.existence > 0} | more
-        known = {name: value for name, value in values.items() if name in MMNSettings.__dataclass_fields__}
-        return MMNSettings(video_dim, text_dim, **known)
-
-    def check(self) -> None:
-        self.sizes(1, 1)
-        schedule(self.clips, self.counts)
-        kernel, layers = self.network_options.kernel, self.network_options.layers
-        if (kernel - 1) * layers % 2:
-            raise ValueError(f"{layers} layers of kernel {kernel} change the size of the map")
+        options: MapOptions = self.network_options
+        return replace(options, video_dim=video_dim, text_dim=text_dim, existence=self.losses.existence > 0, **more)
 
 
 class MMNConfig(MapConfig):
@@ -209,7 +189,8 @@ class MMNSystem(System[AnMMN]):
     def predict(self, model: nn.Module, data: MapData) -> list[Prediction]:
         """See `System.predict`; the saliency of a clip is the score of the one-clip moment that it lies in."""
         predictions: list[Prediction | None] = [None] * len(data)
-        clips, options = self.config.clips, self.config.network_options
+        options = self.config.network_options
+        clips = options.clips
         for rows, index, outputs in _outputs(model, data, self.bf16):
             scores = outputs.fused(options.power)  # [sentences, candidates]
             candidates = candidate_windows(data.cells, clips, data.columns["duration"][index])

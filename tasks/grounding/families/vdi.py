@@ -38,6 +38,7 @@ class VDILossConfig(LossConfig):
 class VDIOptions(MapOptions):
     """Settings of VDI that only ablations and presets change."""
 
+    text_rate: float = 0.1  # the text encoder's share of the learning rate; 0: it is frozen
     motion: Literal["transformer", "lstm"] = "transformer"  # reads the frames in order in the spatial dynamic injection
     injection_heads: int = 8
     injection_dropout: float = 0.1
@@ -54,7 +55,6 @@ class VDIConfig(MapConfig):
         "openai/clip-vit-base-patch32",
         description="CLIP whose text encoder is trained, the same as that of the video features.",
     )
-    text_rate: float = Field(0.1, ge=0, description="The text encoder's share of the learning rate; 0: it is frozen.")
     losses: VDILossConfig = VDILossConfig()
 
     def of_clip(self, width: int) -> MMNSettings:
@@ -160,7 +160,7 @@ class VDISystem(MMNSystem[VDIConfig]):
         if video_dim != width:
             raise FeatureError(f"vdi takes frames of CLIP's space: {width} channels of {encoder}, not {video_dim}")
         side, patch_dim = patch_sizes(load(Clip(encoder=encoder, device="cpu")))
-        text.requires_grad_(self.config.text_rate > 0)
+        text.requires_grad_(self.config.network_options.text_rate > 0)
         return vdi.VDI(self.config.of_clip(width), self.config.injection(width, side**2, patch_dim), text)
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
@@ -196,4 +196,4 @@ class VDISystem(MMNSystem[VDIConfig]):
         text = list(trained(net.text_encoder))
         of_text = {id(weight) for weight in text}
         groups = [{"params": [w for w in trained(net) if id(w) not in of_text], "scale": 1.0}]
-        return [*groups, {"params": text, "scale": self.config.text_rate}] if text else groups
+        return [*groups, {"params": text, "scale": self.config.network_options.text_rate}] if text else groups

@@ -24,8 +24,12 @@ DEFAULT = QDDETRConfig.model_fields["name"].default
 KEY = re.compile(r"[0-9a-f]{1,16}")
 FEW, SMALL = 500, "small"  # training queries below which this preset is the default
 WITH_ANY_MODEL = {"losses.shine"}  # settings that choose no model
-REMOVED = {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled"}  # since version 0.27
-REMOVED_OF_MODELS = {"fixed_target", "in_video", "most_sentences"}  # since version 0.29: of training alone
+REMOVED = {  # settings of older versions, which changed nothing that is still read
+    "training": {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled"},
+    "model": {"fixed_target", "in_video", "most_sentences"},
+    "inputs": {"patch_features"},
+    "ranking": {"batch_size"},
+}
 
 
 def _with_name(values: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -67,10 +71,10 @@ class Settings(BaseSettings):
         """Return the settings that enter the run's key: the model's name, and what differs from the defaults.
 
         So a new parameter at its default changes no key; if a default changes, the stage's version does. Named
-        artifacts are left out because they are parents of the run; `log`, `device` and `ranking.batch_size` because
-        they do not change what is learned. Keys hold the names that parameters had first, so that no key ever changes.
+        artifacts are left out because they are parents of the run; `log` and `device` because they do not
+        change what is learned. Keys hold the names that parameters had first, so that no key ever changes.
         """
-        left_out = {"training": {"log", "device"}, "inputs": NAMED_ARTIFACTS, "ranking": {"batch_size"}}
+        left_out = {"training": {"log", "device"}, "inputs": NAMED_ARTIFACTS}
         values = self.model_dump(mode="json", exclude={"model": True, **left_out}, exclude_defaults=True)
         training, inputs = values.get("training", {}), values.setdefault("inputs", {})
         if isinstance(training.get("milestones"), int):
@@ -90,10 +94,8 @@ class Settings(BaseSettings):
 
         Raise `ValidationError` if they do not fit this version.
         """
-        groups = dict(parameters)
-        training = _without(groups.get("training", {}), REMOVED)
-        inputs = dict(groups.get("inputs", {}))
-        model = _without(groups.get("model", {}), REMOVED_OF_MODELS)
+        groups = {name: _without(values, REMOVED.get(name, set())) for name, values in parameters.items()}
+        model, training, inputs = (groups.setdefault(name, {}) for name in ("model", "training", "inputs"))
         if (model.get("name"), model.get("as_published")) == ("bm_detr", "paper"):  # its decoder saw no weights once
             model["as_published"] = "paper" if model["ablation"].get("weighted_decoder") else "corrected"
         drop, held_out = training.pop("learning_rate_drop", None), training.pop("held_out", None)
@@ -106,7 +108,7 @@ class Settings(BaseSettings):
             inputs["video_features"] = encoders
         if text_encoder:
             inputs["text_features"] = text_encoder
-        return cls.model_validate({**groups, "model": model, "training": training, "inputs": inputs})
+        return cls.model_validate(groups)
 
 
 def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
