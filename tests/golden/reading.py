@@ -22,7 +22,8 @@ from penumbra.tasks.grounding.families.detr import DETRConfig
 from penumbra.tasks.grounding.training.presets import MODELS as CONFIGS
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
-MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR, "bm_detr": BMDETR}
+MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR}
+MODELS["bm_detr"] = BMDETR
 OUTPUTS, GRADIENTS, DRIFT = 1e-5, 2e-4, 1e-3
 OPTIONS = {  # names of `ModelSettings`, and those of the published options
     "video_dim": "v_feat_dim",
