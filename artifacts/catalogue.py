@@ -63,7 +63,6 @@ class Catalogue:
         self.root = self.files.root
 
     def artifact(self, work: Work) -> Artifact:
-        """Return a reference to the artifact that this work makes."""
         for name in (work.dataset, work.stage):
             if not NAME.match(name):
                 raise ArtifactError(f"{name!r} is no name for a folder: lower-case letters, digits, '.', '_', '-'")
@@ -74,7 +73,6 @@ class Catalogue:
         return Artifact(root=self.root, dataset=manifest.dataset, stage=manifest.stage, key=manifest.key)
 
     def has(self, artifact: Artifact) -> bool:
-        """Return whether the artifact has its manifest."""
         return self.files.exists(path_of(artifact, MANIFEST))
 
     def manifest(self, artifact: Artifact) -> Manifest:
@@ -100,7 +98,6 @@ class Catalogue:
         )
 
     def readable_manifest(self, artifact: Artifact) -> Manifest | None:
-        """Return the manifest, or None if there is none or it is damaged."""
         try:
             return self.manifest(artifact)
         except ArtifactError:

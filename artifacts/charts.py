@@ -43,7 +43,6 @@ class Drawing:
         return f"{head}<title>{title}</title><desc>{description}</desc>{background}{''.join(self.body)}</svg>"
 
     def image(self) -> str:
-        """Return the picture as a markdown image."""
         title = NO_TITLE.sub(" ", printable(self.title)).strip()
         return f"![{title}](data:image/svg+xml;base64,{b64encode(self.svg().encode()).decode()})"
 
@@ -96,13 +95,11 @@ def line(points: Points, colour: str = RULE, width: float = 1.0, dashes: str = "
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0) -> str:
-    """Return a filled rectangle."""
     size = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
     return f'<rect {size} rx="2" fill="{colour}" fill-opacity="{opacity:g}"/>'
 
 
 def photo(x: float, y: float, width: float, height: float, jpeg: bytes, description: str) -> str:
-    """Return a JPEG inside a picture."""
     size = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
     address = f"data:image/jpeg;base64,{b64encode(jpeg).decode()}"
     return f'<image {size} aria-label="{harmless(description)}" href="{address}"/>'

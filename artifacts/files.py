@@ -226,7 +226,6 @@ class JsonFolder:
         self._files, self._folder = files, f".{name}"
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Write or replace a file."""
         self._files.write(f"{self._folder}/{name}.json", json.dumps(content).encode())
 
     def read_all(self) -> list[dict[str, Any]]:
@@ -234,7 +233,6 @@ class JsonFolder:
         return [json.loads(self._files.read(path)) for path in self._files.matching(f"{self._folder}/*.json")]
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
         self._files.remove(f"{self._folder}/{name}.json")
 
 

@@ -40,7 +40,6 @@ class Artifact(BaseModel):
 
     @property
     def path(self) -> str:
-        """Its folder, as a path or URL."""
         return f"{self.root.rstrip('/')}/{self.dataset}/{self.stage}/{self.key}"
 
 
@@ -76,12 +75,10 @@ class WrittenPart(PartRecord):
     record_sha256: str = ""  # of everything else
 
     def sealed(self) -> "WrittenPart":
-        """Return the record with its digest."""
         digest = hashlib.sha256(self.model_dump_json(exclude={"record_sha256"}).encode()).hexdigest()
         return self.model_copy(update={"record_sha256": digest})
 
     def is_sealed(self) -> bool:
-        """Return whether the record is as it was written."""
         return self.sealed() == self
 
 
@@ -122,7 +119,6 @@ class Manifest(BaseModel):
 
     @property
     def reference(self) -> tuple[str, str, str]:
-        """Data set, stage and key."""
         return self.dataset, self.stage, self.key
 
     @property
@@ -136,7 +132,6 @@ class Manifest(BaseModel):
         return [f"its parts were made with different {name}: {', '.join(it)}" for name, it in self.differing.items()]
 
     def sealed(self) -> "Manifest":
-        """Return the manifest with its digest."""
         new = set() if self.differing else {"differing"}  # older manifests lack it
         digest = hashlib.sha256(self.model_dump_json(exclude={"sha256", *new}).encode()).hexdigest()
         return self.model_copy(update={"sha256": digest})

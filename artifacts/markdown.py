@@ -26,7 +26,6 @@ def for_terminal(content: str) -> str:
 
 
 def harmless(content: str) -> str:
-    """Return the text as a part of SVG or HTML."""
     return escape(printable(content))
 
 
@@ -71,7 +70,6 @@ def plain(text: str) -> Markdown:
 
 
 def bold(text: str) -> Markdown:
-    """Return the text in bold."""
     return Markdown(f"**{plain(text)}**")
 
 

@@ -153,7 +153,6 @@ class LiveArtifact:
             self._call(lambda client: client.delete_artifact(self._id))
 
     def show(self, data: str) -> None:
-        """Show a page of markdown."""
         if self._id is not None:
             self._call(lambda client: client.update_artifact(self._id, ArtifactUpdate(data=data)))
         elif has_pages():

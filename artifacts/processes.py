@@ -16,7 +16,6 @@ GRACE = 10.0  # seconds that a program has to end after SIGTERM
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -76,7 +75,6 @@ def ending_with_us(module: str, *arguments: str) -> list[str]:
 
 
 def main(parent: str, module: str, *arguments: str) -> None:
-    """Run the module that `ending_with_us` names."""
     end_with_parent(int(parent), GRACE)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,11 +1,8 @@
 """The artifact store: keys derived from content, parts that appear whole or not at all, a manifest written last.
 
-An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `_rejected/part-*.parquet` for rejected rows,
-`_records/part-*.json`, each written before its part with the part's digest, and `_manifest.json`. Arrow, pandas, Spark
-and DuckDB skip names that begin with `_` or `.`, so each of them opens the folder as one table. The key is a digest of
-everything that determines the content, so the same work has the same key: `Store.build` does nothing if a whole
-artifact exists, and otherwise makes the parts that are missing or unlike their records. One process makes an artifact
-at a time. All that is read is compared with its digest.
+An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `_rejected/`, `_records/part-*.json`, each
+written before its part with the digest, and `_manifest.json`. `Store.build` makes the parts that are missing
+or unlike their records; one process makes an artifact at a time. Everything that is read is compared with its digest.
 """
 
 import hashlib
@@ -17,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -32,7 +28,6 @@ from penumbra.artifacts.manifest import (
     Made,
     Manifest,
     Part,
-    PartRecord,
     Work,
     WrittenPart,
     made_with,
@@ -40,7 +35,7 @@ from penumbra.artifacts.manifest import (
 )
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.schemas import SCHEMAS, conform
-from penumbra.artifacts.tables import REJECTED, decode, encode, encode_rejected, frame_of, is_older, part_name
+from penumbra.artifacts.tables import REJECTED, decode, encode, encode_rejected, frame_of, part_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +48,7 @@ RECORD = "_records/part-{:05d}.json"  # a part's record
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft that a kill left
 Progress = Callable[[int, int, int], None]
 Parts = Iterable[Callable[[], Part]]
-Measured = dict[str, float]
+Measured = list[dict[str, float]]
 Elsewhere = Callable[[list[int]], Iterable[Made]] | None  # makes these parts and yields each when it is done
 
 
@@ -73,7 +68,6 @@ class Store(Catalogue):
         return table if columns else conform(table, artifact.stage)
 
     def parts(self, artifact: Artifact, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of one part after the other."""
         for index in range(len(self.manifest(artifact).parts)):
             yield self.part(artifact, index, columns)
 
@@ -90,7 +84,6 @@ class Store(Catalogue):
         return frame_of(self.table(artifact, None if columns is None else list(columns)))
 
     def rejected(self, artifact: Artifact) -> Iterator[pa.Table]:
-        """Yield the rejected rows of one part after the other."""
         for record in self.manifest(artifact).parts:
             if record.rejected:
                 yield decode(self._read(artifact, record.rejected))
@@ -142,30 +135,18 @@ class Store(Catalogue):
         return "" if hashlib.sha256(data).hexdigest() == digest else "was changed"
 
     def verify(self, artifact: Artifact) -> list[str]:
-        """Return what is wrong with an artifact: its manifest, parts and records, links, and files of no part."""
+        """Return what is wrong with an artifact: its manifest, its parts, links, and files of no part."""
         try:
             manifest = self.manifest(artifact)
         except ArtifactError as error:
             return [str(error)]
-        names = self.files.below(path_of(artifact))
         faults = [(name, self._fault(artifact, name, digest)) for name, digest in manifest.digests.items()]
-        faults += [(name, "is no part of it") for name in names if _is_read(name) and name not in manifest.digests]
+        for name in self.files.below(path_of(artifact)):
+            is_visible = not any(it.startswith(("_", ".")) for it in name.split("/"))  # to pandas and Spark
+            if name not in manifest.digests and (is_visible or name.endswith(".parquet") or PART.match(name)):
+                faults.append((name, "is no part of it"))
         faults += [(name, "is a link") for name in self.files.links(path_of(artifact))]
-        if any(name.startswith(RECORD[:9]) for name in names):  # older artifacts have neither records nor a digest
-            faults += [
-                (RECORD.format(it), self._record_fault(artifact, it, manifest)) for it in range(len(manifest.parts))
-            ]
-            faults += [] if manifest.sha256 else [(MANIFEST, "has lost its digest")]
         return [f"{artifact.path}/{name} {fault}" for name, fault in faults if fault]
-
-    def _record_fault(self, artifact: Artifact, index: int, manifest: Manifest) -> str:
-        record = self._written(artifact, index)
-        if record is None:
-            return "is missing or damaged"
-        if record.record_sha256 and not record.is_sealed():
-            return "was edited"
-        known = PartRecord.model_validate(record.model_dump(include=set(PartRecord.model_fields)))
-        return "" if known == manifest.parts[index] else "is not that of the manifest"
 
     def missing_parents(self, artifact: Artifact) -> list[Artifact]:
         """Return the parents of an artifact that do not exist any more, or are unfinished."""
@@ -173,7 +154,6 @@ class Store(Catalogue):
         return [parent for parent in parents if not self.has(parent)]
 
     def size(self, artifact: Artifact) -> int:
-        """Return the number of bytes of all its files."""
         return sum(self.files.below(path_of(artifact)).values())
 
     def remove(self, artifact: Artifact) -> None:
@@ -232,15 +212,15 @@ class Store(Catalogue):
             return artifact
         with self.lease(artifact, waits):
             if not self.intact(artifact):  # another process may have made it meanwhile
-                self._build(artifact, work, parts, total, progress, elsewhere)
+                self._make(artifact, work, parts, total, progress, elsewhere)
         return artifact
 
-    def _build(
+    def _make(
         self, artifact: Artifact, work: Work, parts: Parts, total: int, progress: Progress, elsewhere: Elsewhere
     ) -> None:
         if self.has(artifact):
             self.files.remove(path_of(artifact, MANIFEST))
-        started, measured = datetime.now(UTC), list[Measured]()
+        started, measured = datetime.now(UTC), Measured()
         checked = {index: self.record(artifact, index) for index in range(total)} if elsewhere else {}
         records = {index: record for index, record in checked.items() if record}
         missing = [index for index, record in checked.items() if not record]
@@ -266,16 +246,24 @@ class Store(Catalogue):
         self._finish(artifact, work, [records[index] for index in sorted(records)], started, measured)
 
     def _finish(
-        self, artifact: Artifact, work: Work, records: list[WrittenPart], started: datetime, measured: list[Measured]
+        self,
+        artifact: Artifact,
+        work: Work,
+        records: list[WrittenPart],
+        started: datetime,
+        measured: list[dict[str, float]],
     ) -> None:
         """Remove extra parts and drafts, and write the manifest; refuse if an input file has changed."""
         check_unchanged(work.files)
         notes, reasons, sums = Counter[str](), Counter[str](), dict[str, float]()
+        facts: dict[str, set[str]] = {}
         for record in records:
             notes.update(record.notes)
             if record.rejected:
                 rows = decode(self.files.read(path_of(artifact, record.rejected)), ["reason"])
                 reasons.update(rows["reason"].to_pylist())
+            for name, value in record.made_with.items():
+                facts.setdefault(name, set()).add(value)
         for name, value in [item for part in measured for item in part.items()]:
             sums[name] = sums.get(name, 0.0) + value
         ended = datetime.now(UTC)
@@ -301,7 +289,7 @@ class Store(Catalogue):
             seconds=round((ended - started).total_seconds(), 3),
             cost_usd=math.fsum(costs) if costs else None,
             measured=sums,
-            differing=_differing([record.made_with for record in records]),
+            differing={name: sorted(values) for name, values in facts.items() if len(values) > 1},
         ).sealed()
         stamps = self.files.stamps(path_of(artifact))
         for name in _extra(stamps, manifest):
@@ -315,13 +303,13 @@ class Store(Catalogue):
         remember((f"{self.root}/{path_of(artifact, name)}", stamps.get(name, ""), it) for name, it in digests.items())
 
     def write(
-        self, artifact: Artifact, index: int, part: Part, files: Mapping[str, FileStatus] = MappingProxyType({})
+        self, artifact: Artifact, index: int, part: Part, files: Mapping[str, FileStatus] | None = None
     ) -> WrittenPart:
         """Write a part's file, after its record and the file of its rejected rows.
 
         Raises `ArtifactError` if one of the input files, given with their status, has changed.
         """
-        check_unchanged(files)
+        check_unchanged(files or {})
         if part.taken != part.kept + len(part.rejected):
             raise ArtifactError(
                 f"{artifact.stage}: {part.taken} in, but {part.kept} out and {len(part.rejected)} rejected"
@@ -348,17 +336,12 @@ class Store(Catalogue):
         return record
 
     def record(self, artifact: Artifact, index: int) -> WrittenPart | None:
-        """Return the record of a part, or None if the part is to be made.
-
-        That is a part that is missing, that was changed or whose record was, or that an older version of Penumbra made
-        with other columns: so all parts of an artifact have the same columns.
-        """
+        """Return the record of a part; None if the part is missing, or it or its record was changed."""
         record = self._written(artifact, index)
         if record is None or not record.is_sealed() or record.name != part_name(index):
             return None
-        if any(self._fault(artifact, name, digest) for name, digest in record.digests.items()):
-            return None
-        return None if is_older(self.files.read(path_of(artifact, record.name)), artifact.stage) else record
+        damaged = any(self._fault(artifact, name, digest) for name, digest in record.digests.items())
+        return None if damaged else record
 
     def _written(self, artifact: Artifact, index: int) -> WrittenPart | None:
         try:
@@ -386,15 +369,3 @@ def _extra(names: Iterable[str], manifest: Manifest) -> list[str]:
     """Return the parts among these files that the manifest does not know."""
     known = manifest.digests
     return [name for name in names if PART.match(name) and name not in known]
-
-
-def _is_read(name: str) -> bool:
-    """Return whether pandas or Spark would read a file as a part, or the file is like one of ours."""
-    is_visible = not any(it.startswith(("_", ".")) for it in name.split("/"))
-    return is_visible or name.endswith(".parquet") or bool(PART.match(name))
-
-
-def _differing(several: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Return the values of each fact in which parts differ."""
-    values = {name: sorted({facts[name] for facts in several if name in facts}) for facts in several for name in facts}
-    return {name: own for name, own in values.items() if len(own) > 1}

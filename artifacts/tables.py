@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penumbra.artifacts.manifest import Part
-from penumbra.artifacts.schemas import ADDED, RENAMED, SCHEMAS, conform, is_features, renamed_columns, table_of
+from penumbra.artifacts.schemas import ADDED, SCHEMAS, conform, is_features, renamed_columns, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,6 @@ FEATURE_FILES = {"compression": "none", "use_dictionary": False, "write_statisti
 
 
 def part_name(index: int) -> str:
-    """Return the name of a part's file."""
     return f"part-{index:05d}.parquet"
 
 
@@ -29,7 +28,6 @@ def encode(part: Part, stage: str) -> bytes:
 
 
 def encode_rejected(part: Part) -> bytes:
-    """Return the file of a part's rejected rows."""
     return _parquet(table_of("rejected", part.rejected), TABLE_FILES)
 
 
@@ -55,11 +53,6 @@ def decode(data: bytes, columns: list[str] | None = None, stage: str = "") -> pa
     for name in sorted(lacking):
         table = table.append_column(name, pa.nulls(len(table), SCHEMAS[stage].field(name).type))
     return table.select(columns) if columns else table
-
-
-def is_older(data: bytes, stage: str) -> bool:
-    """Return whether a file has the columns of an older version of the stage's table."""
-    return stage in RENAMED and bool(renamed_columns(stage, pq.read_schema(pa.BufferReader(data)).names))
 
 
 def frame_of(table: pa.Table) -> "pd.DataFrame":

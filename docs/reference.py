@@ -42,7 +42,6 @@ def code(value: Any) -> str:
 
 
 def first_line(thing: Any) -> str:
-    """Return the first paragraph of a docstring."""
     return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
@@ -89,7 +88,6 @@ def arrow_name(kind: pa.DataType) -> str:
 
 
 def tables_page() -> str:
-    """Return the page of the columns of all tables."""
     lines = [
         "# Tables",
         WRITTEN,
@@ -106,7 +104,6 @@ def tables_page() -> str:
 
 
 def command_page() -> str:
-    """Return the page of the console command with all arguments and options."""
     return "\n\n".join(["# The command", WRITTEN, *_command("penumbra", typer.main.get_command(app))]) + "\n"
 
 
@@ -133,7 +130,6 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 
 def presets_page() -> str:
-    """Return the page of the presets."""
     lines = [
         "# Presets",
         WRITTEN,
@@ -147,7 +143,6 @@ def presets_page() -> str:
 
 
 def deployments_page() -> str:
-    """Return the page of the deployments with their schedules."""
     rows = []
     for deployment in yaml.safe_load(DEPLOYMENTS.read_text(encoding="utf-8"))["deployments"]:
         parameters = {name: value for name, value in deployment["parameters"].items() if name != "dataset"}
@@ -169,7 +164,6 @@ def deployments_page() -> str:
 
 
 def grids_page() -> str:
-    """Return the page of the grids of `penumbra ablation`."""
     lines = [
         "# Grids",
         WRITTEN,

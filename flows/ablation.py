@@ -114,7 +114,6 @@ class Materials:
             )
 
     def negatives(self, parameters: NegativesParameters) -> Negatives:
-        """Return the negatives that are built with these parameters."""
         key = parameters.model_dump_json()
         if key not in self.built:
             self.built[key] = negatives_of(self.dataset, parameters)

@@ -29,7 +29,6 @@ def live_display() -> Iterator[None]:
 
 
 def bars_on(console: SafeConsole) -> Progress:
-    """Return the bars of a display."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),

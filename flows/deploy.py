@@ -82,17 +82,14 @@ def wanted_of(every: list[dict[str, Any]], chosen: str) -> list[dict[str, Any]]:
 
 
 def name_of(deployment: dict[str, Any]) -> tuple[str, str]:
-    """Return the names of the flow and of the deployment."""
     return deployment["tags"][0], deployment["name"]
 
 
 def dataset_of(deployment: dict[str, Any]) -> str:
-    """Return the name of the data set that a deployment is for."""
     return str(deployment["parameters"]["dataset"]["name"])
 
 
 def has_files(deployment: dict[str, Any]) -> bool:
-    """Return whether the files of the deployment's data set are there."""
     try:
         Dataset(**deployment["parameters"]["dataset"]).split_files()
     except (DatasetError, MissingError):

@@ -43,5 +43,4 @@ def prefect_yaml() -> dict[str, Any]:
 
 
 def deployments() -> list[dict[str, Any]]:
-    """Return the deployments of prefect.yaml."""
     return list(prefect_yaml()["deployments"])

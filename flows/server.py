@@ -42,7 +42,6 @@ def environment_line(port: int = PORT) -> str:
 
 
 def new_credential() -> str:
-    """Return a user and a random password."""
     return f"penumbra:{secrets.token_urlsafe(24)}"
 
 
@@ -58,7 +57,6 @@ def listen(port: int) -> socket.socket:
 
 
 def addresses(port: int) -> list[str]:
-    """Return the addresses of a server as browsers know them."""
     return [f"http://{host}:{port}" for host in HOSTS]
 
 

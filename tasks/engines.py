@@ -211,7 +211,6 @@ def _cluster_errors(engine: Engine, *unreachable: type[Exception]) -> Iterator[N
 
 
 def _threads(number: int) -> int:
-    """Return each worker's share of the cores."""
     return max(1, cores() // number)
 
 

@@ -30,7 +30,6 @@ _STAGE: ContextVar[str] = ContextVar("stage", default="")
 
 @contextmanager
 def bars_shown(bars: "Progress") -> Iterator[None]:
-    """Show as bars what is counted inside."""
     token = _BARS.set(bars)
     try:
         with bars:

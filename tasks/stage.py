@@ -74,7 +74,6 @@ class Stage(ABC):
 
     @property
     def label(self) -> str:
-        """Name in the Prefect UI."""
         return self.name
 
     def _fields_of_type(self, kind: type[T]) -> tuple[T, ...]:
@@ -140,7 +139,6 @@ class Stage(ABC):
 
     @property
     def dataset(self) -> str:
-        """Name of the data set."""
         return self.parents[0].dataset
 
     @cached_property
@@ -169,7 +167,6 @@ class Stage(ABC):
 
     @cached_property
     def artifact(self) -> Artifact:
-        """Reference to the artifact that the stage makes."""
         return Store().artifact(self.work)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -186,7 +183,6 @@ class Plan:
     works: dict[Artifact, Work] = field(default_factory=dict)
 
     def add(self, stage: Stage) -> Artifact:
-        """Add a stage and return its reference."""
         try:
             work = stage.work
         except PenumbraError as error:
@@ -252,7 +248,6 @@ def data_set_in_use(dataset: str) -> Iterator[None]:
 
 
 def is_planned() -> bool:
-    """Return whether the flow is planned, not run."""
     return _PLAN.get() is not None
 
 

@@ -21,7 +21,6 @@ SCRIPTS = ("words.js", "found.js", "rows.js", "review.js", "query.js", "page.js"
 
 
 def write_page(data: Mapping[str, Any]) -> str:
-    """Return the page with the columns that `gather` returns."""
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_own("page.html"))
     style, script = _own("page.css"), "".join(map(_own, SCRIPTS))
     return template.render(

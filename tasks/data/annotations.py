@@ -34,11 +34,9 @@ class Annotations(Stage):
 
     @property
     def dataset(self) -> str:
-        """Return the name of the data set."""
         return self.source.name
 
     def parameters(self) -> dict[str, Any]:
-        """Return the names of the files, and how they are divided into parts."""
         files = self.source.split_files()
         return {"splits": {split: path.name for split, path in files.items()}, "rows_a_part": self.rows_a_part}
 
@@ -53,7 +51,6 @@ class Annotations(Stage):
         return whole_language(self.source)
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of the files; raise `DatasetError` if one can't be read."""
         files = self.source.split_files()
         try:
             return {f"{split}: {path.name}": file_digest(path) for split, path in files.items()}
@@ -87,5 +84,4 @@ class Annotations(Stage):
 
 
 def read_annotations(dataset: Dataset) -> Artifact:
-    """Read the files of a data set."""
     return run(Annotations(dataset))

@@ -193,7 +193,6 @@ class _Object(dict[str, Any]):
 
 
 def _members(path: Path) -> list[tuple[str, Any]]:
-    """Return the members of the JSON object that a file holds."""
     text = path.read_text(encoding="utf-8-sig")
     try:
         whole = json.loads(text, object_pairs_hook=_Object, parse_int=whole_number)

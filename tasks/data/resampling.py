@@ -70,7 +70,6 @@ class Resamples:
         return self.estimate(videos, np.stack([numerators, denominators], axis=1), lambda s: s[..., 0] / s[..., 1])
 
     def total(self, videos: Ids, counts: Floats) -> Estimate:
-        """Estimate a sum."""
         return self.estimate(videos, counts[:, None], lambda s: s[..., 0])
 
     def area(self, videos: Ids, labels: Ids, scores: Floats, folds: Ids) -> Estimate:

@@ -175,7 +175,6 @@ class Split:
     queries: dict[str, tuple[str, str]] = field(default_factory=dict)  # by the query in lower case: first place, query
 
     def add(self, row: dict[str, Any], place: str) -> None:
-        """Add a usable row."""
         self.usable += 1
         self.durations[row["vid"]] = row["duration"]
         self.word_counts.append(len(row["query"].split()))
@@ -183,7 +182,6 @@ class Split:
         self.queries.setdefault(row["query"].lower(), (place, row["query"]))
 
     def figures(self) -> list[str]:
-        """Return a row of the printed table."""
         counts = [self.rows, self.rows - self.usable, len(self.durations), len(self.window_lengths)]
         values: list[Sequence[float]] = [[*self.durations.values()], self.window_lengths, self.word_counts]
         ranges = [(min(own), median(own), max(own)) if own else () for own in values]

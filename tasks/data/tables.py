@@ -32,7 +32,6 @@ class OwnTable:
     places: list[str]
 
     def cells(self, column: str) -> list[Any]:
-        """Return the cells of a column that are not empty."""
         return [row[column] for row in self.rows if row.get(column) is not None]
 
 
@@ -209,7 +208,6 @@ class Columns:
     by: dict[str, str]
 
     def cell(self, row: Mapping[str, Any], role: str) -> Any:
-        """Return the cell of a role; None if there is no such column."""
         return row.get(self.of[role]) if role in self.of else None
 
 

@@ -95,7 +95,6 @@ def encoder_threads(encoder: Encoder, number: int = 0) -> ThreadPoolExecutor:
 
 
 def source(encoder: str) -> str:
-    """Return the folder or hub name to load."""
     return str(FOLDER) if encoder == SHIPPED else encoder
 
 

@@ -24,7 +24,6 @@ from penumbra.tasks.features.frames import FilmStrip, Resizing, VideoSummary, cl
 
 
 def decode(job: dict[str, Any], connection: Connection) -> None:
-    """Decode one video and send its frames."""
     path, summary, strip = Path(job["path"]), VideoSummary(), FilmStrip(job["thumbnails"])
     resizing = Resizing(**job["resizing"]) if job["resizing"] else None
     try:

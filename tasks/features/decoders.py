@@ -89,7 +89,6 @@ class Decoder:
             raise fault
 
     def _start(self) -> Connection:
-        """Start the process if it does not run, and return the connection to it."""
         if self.process is None or self._connection is None:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -112,7 +111,6 @@ class Decoder:
         return connection.recv_bytes(MAX_MESSAGE)
 
     def _crash(self) -> str:
-        """Return how the process ended."""
         code = 0
         with suppress(subprocess.TimeoutExpired):
             code = self.process.wait(1) if self.process else 0
@@ -125,7 +123,6 @@ class Decoder:
             process.kill()
 
     def close(self) -> None:
-        """Kill the process and close the connection."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

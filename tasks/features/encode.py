@@ -109,7 +109,6 @@ def write_draft(store: Store, artifact: Artifact, video: EncodedVideo) -> None:
 
 
 def read_draft(store: Store, artifact: Artifact, vid: str) -> EncodedVideo | None:
-    """Return a finished video, or None."""
     data = store.read_file(artifact, draft_name(vid))
     if data is None:
         return None

@@ -37,5 +37,4 @@ class ExtractedFeatures:
 
     @property
     def path(self) -> str:
-        """Return the folder of the videos' features."""
         return self.video_features[0].path

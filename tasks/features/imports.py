@@ -63,7 +63,6 @@ class Source(Parameters):
     )
 
     def called(self) -> str:
-        """Return the name of the encoder."""
         return self.name or Path(self.path).stem
 
 
@@ -121,7 +120,6 @@ class FeatureFolder:
         self._folder = VideoFolder(path, SUFFIXES)
 
     def digest(self, vids: Iterable[str]) -> str:
-        """Return the digest of the files of these videos."""
         return named_digest((vid, self._file(vid)) for vid in vids)
 
     def _file(self, vid: str) -> Path | None:
@@ -174,7 +172,6 @@ class Hdf5File:
             raise FeatureError(f"{path} is neither a folder nor an HDF5 file ({error})") from None
 
     def digest(self, vids: Iterable[str]) -> str:
-        """Return the digest of the file."""
         return file_digest(self.path)
 
     def read(self, vid: str) -> Array | None:
@@ -308,17 +305,14 @@ class ImportedFeatures(Stage):
 
     @cached_property
     def opened(self) -> list[FeatureFolder | Hdf5File]:
-        """The opened sources."""
         folder = data_folder() / self.annotations.dataset
         return [open_source(folder / Path(source.path).expanduser(), source.key) for source in self.imports.sources]
 
     @cached_property
     def durations(self) -> dict[str, float]:
-        """The annotated durations of the videos, in seconds."""
         return durations_of(require_made(self.annotations))
 
     def parameters(self) -> dict[str, Any]:
-        """Return how the sources are read."""
         sources = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources]
         return {
             "imported": sources,
@@ -330,20 +324,16 @@ class ImportedFeatures(Stage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of the sources' files."""
         names = [f"{number}: {source.called()}" for number, source in enumerate(self.imports.sources)]
         return {name: place.digest(self.durations) for name, place in zip(names, self.opened, strict=True)}
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
-        """The videos of each part."""
         return chunks(self.durations)
 
     @cached_property
     def importer(self) -> Importer:
-        """The importer of all parts."""
         return Importer(self.imports, self.clip_length, self.opened, self.durations)
 
     def part(self, piece: list[str]) -> Part:
-        """Import the features of one part."""
         return self.importer.part(piece)

@@ -40,11 +40,9 @@ class FeatureArrays:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     def __contains__(self, name: str) -> bool:
-        """Return whether a video or text has features."""
         return name in self.index
 
     def __len__(self) -> int:
-        """Return the number of videos or texts."""
         return len(self.index)
 
 

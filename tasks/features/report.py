@@ -17,7 +17,6 @@ UNUSED = "queries of videos without features: training leaves them out"
 
 
 def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
-    """Return the report as markdown."""
     text_features, video_features = store.manifest(texts), store.manifest(videos)
     counts, featured, unused = [np.zeros(0, np.int64)], set[str](), Counter[str]()
     for part in store.parts(videos, ["vid", "features"]):

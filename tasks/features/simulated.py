@@ -74,11 +74,9 @@ class Simulation(Parameters):
 
     @property
     def wanted(self) -> bool:
-        """Return whether clips are simulated."""
         return self.difficulty != "none"
 
     def numbers(self) -> dict[str, Any]:
-        """Return all numbers of the simulation."""
         return NUMBERS | DIFFICULTIES[self.difficulty] | self.model_dump(exclude={"difficulty"}, exclude_none=True)
 
 
@@ -148,7 +146,6 @@ class World:
                 self.having.setdefault(lemma, []).append(number)
 
     def vector(self, sentence: Concepts) -> Vectors:
-        """Return the weighted sum of a sentence's concepts [concept_width]."""
         total: Vectors = np.sum([weight * self.vectors[lemma] for lemma, weight in sentence], axis=0)
         return total
 
@@ -197,18 +194,15 @@ class SimulatedFeatures(Stage):
     clip_length: float
 
     def parameters(self) -> dict[str, Any]:
-        """Return all numbers of the simulation."""
         return {"encoder": SIMULATED, "clip_length": self.clip_length, "videos_a_part": VIDEOS_A_PART, **self.numbers}
 
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        """Return the digest of the sentence encoder."""
         return encoder_inputs("sentence model", self.numbers["sentence_model"])
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
-        """All numbers of the simulation."""
         return self.simulation.numbers()
 
     @cached_property
@@ -231,7 +225,6 @@ class SimulatedFeatures(Stage):
 
     @cached_property
     def world(self) -> World:
-        """The data that all videos share."""
         training = [
             concepts_of(tokens, self.numbers["weights"])
             for annotations, tags in zip_parts(self.annotations, self.tags)
@@ -243,11 +236,9 @@ class SimulatedFeatures(Stage):
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
-        """The videos of each part."""
         return chunks(self.videos)
 
     def part(self, piece: list[str]) -> Part:
-        """Simulate the videos of one part."""
         rows, rejected, notes = [], [], Counter[str]()
         for vid in piece:
             duration, own, wordless = self.videos[vid]

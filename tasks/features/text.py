@@ -100,7 +100,6 @@ class SentenceTexts:
         self.width: int = self.model[0].get_embedding_dimension()
 
     def encode(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> EncodedTexts:
-        """See `ClipTexts.encode`."""
         limit = self.model.max_seq_length
         lengths = [len(ids) for ids in self.model.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]]
         tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
@@ -195,22 +194,18 @@ class TextFeatures(Stage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        """Return the digest of the encoder."""
         return digests(self.clip)
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
-        """The texts of each part."""
         texts = distinct_texts(self.parents)
         return [texts[start : start + TEXTS_A_PART] for start in range(0, len(texts), TEXTS_A_PART)]
 
     @cached_property
     def encoder(self) -> TextEncoder:
-        """The encoder, on its device."""
         return load_text_encoder(self.clip)
 
     def part(self, piece: list[str]) -> Part:
-        """Encode the texts of one part."""
         return text_features_part(piece, self.encoder)
 
 

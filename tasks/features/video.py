@@ -77,7 +77,6 @@ class Videos(Parameters):
 
 
 def videos_folder(dataset: str, videos: Videos) -> Path:
-    """Return the folder of a data set's video files."""
     return Path(videos.folder).expanduser() if videos.folder else videos_of(dataset)
 
 
@@ -91,7 +90,6 @@ def durations_of(annotations: Artifact) -> dict[str, float]:
 
 
 def chunks(vids: Iterable[str]) -> list[list[str]]:
-    """Return the videos of each part."""
     ordered = list(vids)
     return [ordered[start : start + VIDEOS_A_PART] for start in range(0, len(ordered), VIDEOS_A_PART)]
 
@@ -139,11 +137,9 @@ class VideoFeatures(Stage):
 
     @property
     def interval(self) -> float:
-        """Return the seconds from one encoded frame to the next."""
         return self.videos.clip_length
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
-        """Return the rows of a part as the stage's table."""
         return features_table(self.encoder.name, self.interval, rows, self.encoder.model.config.projection_dim)
 
     def parameters(self) -> dict[str, Any]:
@@ -158,17 +154,14 @@ class VideoFeatures(Stage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of the encoder and of the video files."""
         return {**digests(self.clip), "videos": named_digest((vid, self.files.find(vid)) for vid in self.durations)}
 
     @cached_property
     def durations(self) -> dict[str, float]:
-        """The annotated duration of each video, in seconds."""
         return durations_of(require_made(self.annotations))
 
     @cached_property
     def files(self) -> VideoFolder:
-        """The video files."""
         if not self.folder.is_dir():
             raise MissingError(
                 f"no folder {self.folder} of video files: name one with --param videos.folder=…, or import features"
@@ -177,12 +170,10 @@ class VideoFeatures(Stage):
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
-        """The videos of each part."""
         return chunks(self.durations)
 
     @cached_property
     def encoder(self) -> Encoder:
-        """CLIP, on its device."""
         encoder = load(self.clip)
         logger().info("%s: on %s", self.name, encoder.device)
         return encoder
@@ -246,7 +237,6 @@ class VideoFeatures(Stage):
         return Part(self.table(rows), len(vids), len(rows), rejected, notes)
 
     def _missing(self, vid: str) -> tuple[str, str]:
-        """Return why a video has no file, with details."""
         if not is_inside(vid):
             return "video id points outside the folder", vid
         if vid in self.files.outside:
@@ -276,7 +266,6 @@ class PatchFeatures(VideoFeatures):
 
     @property
     def interval(self) -> float:
-        """Return the seconds from one frame to the next."""
         return self.videos.patch_interval
 
     def table(self, rows: Sequence[Row]) -> pa.Table:

@@ -33,7 +33,6 @@ WORD_SHARE, PAIR_SHARE = 0.15, 0.65  # of the test videos
 
 
 def pairs_of(tokens: Tokens) -> set[Pair]:
-    """Return the compositions of a parsed query."""
     pairs: set[Pair] = set()
     for head, kind, preposition, dependent in relations(tokens):
         match kind:
@@ -51,7 +50,6 @@ def pairs_of(tokens: Tokens) -> set[Pair]:
 
 
 def content_words(tokens: Tokens) -> set[Word]:
-    """Return the content words of a parsed query."""
     return {(token["pos"], token["lemma"]) for token in tokens if token["primitive"]}
 
 
@@ -105,7 +103,6 @@ def _label(entries: Sequence[tuple[str, object]]) -> Label:
 def _held_out(
     vids: Sequence[str], pairs: Sequence[set[Pair]], words: Sequence[set[Word]], test: float, seed: int
 ) -> set[str]:
-    """Return the test videos."""
     with_pair: dict[Pair, set[str]] = defaultdict(set)
     with_word: dict[Word, set[str]] = defaultdict(set)
     with_lemma: dict[str, set[str]] = defaultdict(set)

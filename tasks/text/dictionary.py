@@ -171,5 +171,4 @@ class WordCounts(Stage):
 
 
 def load_dictionary(artifact: Artifact) -> Dictionary:
-    """Read the dictionary from its artifact."""
     return Dictionary(Store().table(artifact))

@@ -157,14 +157,11 @@ class Embeddings(Stage):
 
     @property
     def on_device(self) -> bool:
-        """Whether the encoder takes a GPU."""
         return self.encoding.on_gpu
 
     def inputs(self) -> dict[str, str]:
-        """Return the digest of the model."""
         return encoder_inputs("sentence model", self.encoding.sentence_model)
 
     def part(self, piece: int) -> Part:
-        """Encode the training queries of one part."""
         [annotations] = read_part(piece, self.annotations)
         return embed_part(annotations, self.encoding)

@@ -98,7 +98,6 @@ def mask_query(
 def mask_part(
     annotations: pa.Table, tags: pa.Table, ratios: tuple[float, float, float], primitives: Sequence[str] = ORDER
 ) -> Part:
-    """Mask the training queries of one part."""
     rows: list[dict[str, Any]] = []
     rejected, taken = [], 0
     splits = annotations["split"].to_pylist()
@@ -125,6 +124,5 @@ class Masks(Stage):
     masking: Masking
 
     def part(self, piece: int) -> Part:
-        """Mask the training queries of one part."""
         annotations, tags = read_part(piece, self.annotations, self.tags)
         return mask_part(annotations, tags, self.masking.ratios, self.masking.primitives)

@@ -78,7 +78,6 @@ def load_pipeline(spacy_model: str) -> "Language":
 
 
 def pipeline_digest(spacy_model: str) -> str:
-    """Return the digest of the pipeline's files."""
     return file_digest(_folder(spacy_model) or Path(str(load_pipeline(spacy_model).path)))
 
 
@@ -165,7 +164,6 @@ def tag_texts(texts: Iterable[str], nlp: "Language") -> Iterator[list[dict[str, 
 
 
 def tag_part(annotations: pa.Table, nlp: "Language") -> Part:
-    """Tag one part of `annotations`."""
     qids = annotations["qid"].to_pylist()
     tokens = tag_texts(annotations["query"].to_pylist(), nlp)
     rows = [{"qid": qid, "tokens": parsed} for qid, parsed in zip(qids, tokens, strict=True)]
@@ -192,19 +190,15 @@ class Tags(Stage):
     tagging: Tagging
 
     def shown(self, rows: Rows) -> Rows:
-        """See `rows_for_display`."""
         return rows_for_display(rows)
 
     def inputs(self) -> dict[str, str]:
-        """Return the digest of the pipeline."""
         return {"spaCy pipeline": pipeline_digest(self.tagging.spacy_model)}
 
     @cached_property
     def pipeline(self) -> "Language":
-        """The tagger."""
         return load_pipeline(self.tagging.spacy_model)
 
     def part(self, piece: int) -> Part:
-        """Tag one part of `annotations`."""
         [annotations] = read_part(piece, self.annotations)
         return tag_part(annotations, self.pipeline)

@@ -62,7 +62,6 @@ class VisualDynamicQueries(Stage):
     tags: Artifact
 
     def part(self, piece: int) -> Part:
-        """Split the queries of one part of `tags`."""
         [tags] = read_part(piece, self.tags)
         rows, notes = [], Counter[str]()
         for row in tags.to_pylist():
