@@ -19,6 +19,7 @@ from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
+from penumbra.artifacts.differences import flat
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.markdown import (
     LONGEST_CELL,
@@ -87,21 +88,11 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
     if manifest.notes:
         sections += ["## Counted, not rejected", markdown_table(("what", "count"), manifest.notes.items())]
     if manifest.parameters:
-        sections += ["## Made with", markdown_table(("parameter", "value"), _flat(manifest.parameters))]
+        rows = ((name, code(json.dumps(value))) for name, value in flat(manifest.parameters))
+        sections += ["## Made with", markdown_table(("parameter", "value"), rows)]
     sources: list[tuple[str, str]] = [(code(f"{p.dataset}/{p.stage}"), code(p.key)) for p in manifest.parents]
     sources += [(name, Markdown(f"SHA-256 {code(digest)}")) for name, digest in manifest.inputs.items()]
     return "\n\n".join([*sections, "## Made from", markdown_table(("what", "which"), sources)])
-
-
-def _flat(parameters: dict[str, Any], group: str = "") -> list[tuple[str, str]]:
-    """Return parameters by the names that users type, GROUP.NAME."""
-    rows: list[tuple[str, str]] = []
-    for name, value in parameters.items():
-        if isinstance(value, dict) and value:
-            rows += _flat(value, f"{group}{name}.")
-        else:
-            rows.append((f"{group}{name}", code(json.dumps(value))))
-    return rows
 
 
 def publish_stage(

@@ -3,7 +3,7 @@
 penumbra ablation losses scenes
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -12,7 +12,6 @@ from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of, queries_of
 from penumbra.flows.evaluate_grounding import evaluate_run
@@ -20,7 +19,6 @@ from penumbra.flows.extract_features import features_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.video import videos_folder
 from penumbra.tasks.grounding.ablation import NEGATIVES, TRAINING, Grid, Results, RowPlan, SeededRun, plan, tabulate
@@ -28,12 +26,11 @@ from penumbra.tasks.grounding.batches.inputs import Sources, named_sources, newe
 from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.runs import RunError
-from penumbra.tasks.grounding.training.loop import world_size
-from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings
-from penumbra.tasks.grounding.training.stage import settings_for_clips, training_run
+from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset
+from penumbra.tasks.grounding.training.stage import settings_for_clips
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.stage import Ahead, is_planned, logger, stages_ahead
+from penumbra.tasks.stage import is_planned, logger
 
 
 @named_flow("ablation")
@@ -50,27 +47,24 @@ def ablation(
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,
 ) -> State[Artifact]:
-    """Build, train and evaluate every row of a grid with several seeds, and print one table.
-
-    While the first rows train, each on its share of the cores, the inputs of later rows are made.
-    """
+    """Build, train and evaluate every row of a grid with several seeds, and print one table."""
     settings = {"model": model, "training": training, "inputs": inputs, "ranking": ranking}
     grid, plans = rows_of(dataset, name, rows, preset, negatives, features, **settings)
     materials, results = Materials(dataset), Results(grid, seeds)
     for row in plans:
         with failures_noted(results, row.row.label):
             materials.check(row)
-    with stages_ahead(trainings_at_once()) as ahead:
-        started = [start_row(row, materials, results, ahead) for row in plans]
-        for number, (row, trainings) in enumerate(zip(plans, started, strict=True), 1):
-            label, place = row.row.label, f"row {number} of {len(plans)}"
-            with failures_noted(results, label):
-                runs = run_row(label, trainings, results, place)
-                if is_planned():
-                    results.runs += runs
-                else:
-                    results.add(label, runs)
-                    logger().info("after %s:\n%s", place, results.table())
+    for number, row in enumerate(plans, 1):
+        label, place = row.row.label, f"row {number} of {len(plans)}"
+        if label in results.failures:
+            continue
+        with failures_noted(results, label):
+            runs = run_row(row, materials, results, place)
+            if is_planned():
+                results.runs += runs
+            else:
+                results.add(label, runs)
+                logger().info("after %s:\n%s", place, results.table())
     artifact = tabulate(dataset.name, results)
     if results.failures:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in results.failures.items())
@@ -142,39 +136,20 @@ class Materials:
         return Sources(queries.annotations, *inputs, None, features.patch_features, queries.tags)
 
 
-Started = tuple[Sources, Settings, Callable[[], None]]  # a training: its inputs, its settings, and how to wait for it
-
-
-def start_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead) -> list[Started]:
-    """Make the inputs of a row and start a training with each seed; a failure is noted in the results."""
-    started, first = list[Started](), row.settings.training.seed
-    if row.row.label in results.failures:
-        return started
-    with failures_noted(results, row.row.label):
-        sources = with_parts(materials.sources(row), row.settings)
-        fitted = settings_for_clips(sources, row.settings, row.preset)
-        for settings in (fitted.with_seed(first + number) for number in range(results.seeds)):
-            started.append((sources, settings, ahead(training_run(sources, settings))))
-    return started
-
-
-def run_row(label: str, started: list[Started], results: Results, place: str) -> list[SeededRun]:
-    """Train and evaluate a row with every seed; a failure is noted in the results, and the other seeds continue."""
-    runs = list[SeededRun]()
-    for number, (sources, settings, wait) in enumerate(started, 1):
+def run_row(row: RowPlan, materials: Materials, results: Results, place: str) -> list[SeededRun]:
+    """Make a row's inputs, train and evaluate it with every seed; if a seed fails, the others continue."""
+    runs, label = list[SeededRun](), row.row.label
+    sources = with_parts(materials.sources(row), row.settings)
+    fitted = settings_for_clips(sources, row.settings, row.preset)
+    for number in range(results.seeds):
+        settings = fitted.with_seed(row.settings.training.seed + number)
         seed = settings.training.seed
-        logger().info("%s, seed %d of %d: %s", place, number, results.seeds, label)
+        logger().info("%s, seed %d of %d: %s", place, number + 1, results.seeds, label)
         with failures_noted(results, f"{label}, seed {seed}"):
-            wait()
             metrics, _ = train(sources, settings, None)
             run = evaluate_run(metrics, sources_of_run(metrics, sources.annotations, tags=sources.tags))
             runs.append(SeededRun(label, seed, metrics, run.predictions, run.evaluation))
     return runs
-
-
-def trainings_at_once() -> int:
-    """Return one training a core; 1 if they share a GPU or several processes train together."""
-    return 1 if device_of("auto").type != "cpu" or world_size() > 1 else cores()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import pyarrow as pa
-from prefect import Task, get_run_logger, task
+from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import MissingContextError
 from prefect.futures import as_completed
@@ -30,7 +30,7 @@ from penumbra.artifacts.manifest import Artifact, Made, Manifest, Part, Work
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.prefect_ui import Rows, has_pages, publish_stage
 from penumbra.artifacts.store import REJECTED, Store
-from penumbra.tasks.engines import Workers, processes, workers
+from penumbra.tasks.engines import Workers, workers
 from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
 from penumbra.tasks.parameter_group import merge as merge  # noqa: PLC0414
 from penumbra.tasks.progress import counting, prepare_log, progress_scope
@@ -256,11 +256,9 @@ def run(stage: Stage) -> Artifact:
     plan = _PLAN.get()
     if plan is not None:
         return plan.add(stage)
-    return make.fn(stage) if is_without_prefect() else _task_of(stage)(stage)
-
-
-def _task_of(stage: Stage) -> Task[[Stage], Artifact]:
-    return make.with_options(name=stage.name, task_run_name=stage.label.translate(NO_TEMPLATE))
+    if is_without_prefect():
+        return make.fn(stage)
+    return make.with_options(name=stage.name, task_run_name=stage.label.translate(NO_TEMPLATE))(stage)
 
 
 def side_effect_task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -418,22 +416,6 @@ def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made
             _CURRENT[artifact] = stage
         part = _CURRENT[artifact].part(piece)
         return Made(index, store.write(artifact, index, part, stage.input_files), part.measured)
-
-
-Ahead = Callable[[Stage], Callable[[], Any]]  # starts a stage and returns a function that waits for it
-
-
-@contextmanager
-def stages_ahead(number: int) -> Iterator[Ahead]:
-    """Allow stages to be started in other processes, `number` at once, that share the cores.
-
-    Waiting for a stage raises the error that it failed with. With one process, and in a plan, nothing is started.
-    """
-    if number == 1 or is_planned():
-        yield lambda stage: lambda: None
-        return
-    with processes(number) as pool:
-        yield lambda stage: pool.runner.submit(_task_of(stage), {"stage": stage}).result
 
 
 def zip_parts(*artifacts: Artifact) -> Iterator[tuple[pa.Table, ...]]:

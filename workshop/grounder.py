@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
-    clip = Clip(encoder="tiny-clip", device="cpu")
+    clip = Clip(encoder="tiny-clip")
     print(f"{write(options.folder, options.scenes, options.seed, clip)} queries in {options.folder}")
 
 

@@ -44,7 +44,7 @@ MODEL = {
     "losses": {"shine": True},
 }
 NEGATIVES = {"filling": {"candidates": 2}, "judging": {"judge": False}}
-CLIP = {"encoder": "tiny-clip", "device": "cpu"}
+CLIP = {"encoder": "tiny-clip"}
 TRAINING = {
     "preset": "scenes-qd_detr-shine",
     "model": MODEL,

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -41,10 +41,6 @@ class Clip(Parameters):
         "openai/clip-vit-base-patch32",
         description="A CLIP of transformers: a name on the hub or a folder; `tiny-clip` comes with the project.",
     )
-    device: str = Field("auto", description="`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one.")
-    precision: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32", description="Precision of the encoder's computation; features are always stored in half precision."
-    )
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,6 @@ class Encoder:
     tokenizer: Any
     processing: Processing
     device: "torch.device"
-    dtype: "torch.dtype"
 
     @property
     def frames(self) -> int:
@@ -74,8 +69,8 @@ class Encoder:
         return int(self.model.config.vision_config.num_channels) // CHANNELS
 
 
-def encoder_threads(encoder: Encoder, number: int = 0) -> ThreadPoolExecutor:
-    """Return `number` threads that run the encoder; by default one for a GPU, and one for each core of a CPU.
+def encoder_threads(encoder: Encoder, on_gpu: int = 1) -> ThreadPoolExecutor:
+    """Return the threads that run the encoder: `on_gpu` for a GPU, and one for each core of a CPU.
 
     On a CPU each thread has a batch of its own. Threads that share a batch wait for each other at every operation; on a
     busy machine that takes ten times as long.
@@ -83,9 +78,8 @@ def encoder_threads(encoder: Encoder, number: int = 0) -> ThreadPoolExecutor:
     import torch
 
     if encoder.device.type != "cpu":
-        return ThreadPoolExecutor(number or 1, "encoder")
-    before = torch.get_num_threads()
-    number = number or before
+        return ThreadPoolExecutor(on_gpu, "encoder")
+    number = before = torch.get_num_threads()
     threads = ThreadPoolExecutor(number, "encoder", torch.set_num_threads, (1,))
     barrier = threading.Barrier(number)
     for started in [threads.submit(barrier.wait) for _ in range(number)]:  # until each thread has set its own number
@@ -110,8 +104,8 @@ def patch_sizes(encoder: Encoder) -> tuple[int, int]:
 
 
 @cache
-def load(clip: Clip) -> Encoder:
-    """Load the encoder, once in each process; raise `FeatureError` with the remedy if that fails."""
+def load(clip: Clip, device: str = "auto") -> Encoder:
+    """Load the encoder, once in each process and device; raise `FeatureError` with the remedy if that fails."""
     import torch
     from huggingface_hub import hf_hub_download
     from transformers import AutoConfig, CLIPModel, CLIPTokenizer
@@ -123,8 +117,8 @@ def load(clip: Clip) -> Encoder:
         kind = AutoConfig.from_pretrained(origin, local_files_only=local).model_type
         if kind != "clip":
             raise FeatureError(f"{name} is a {kind} model and no CLIP: name a CLIP of transformers")
-        dtype = getattr(torch, clip.precision)
-        model: Any = CLIPModel.from_pretrained(origin, local_files_only=local, use_safetensors=True, dtype=dtype)
+        options = {"local_files_only": local, "use_safetensors": True, "dtype": torch.float32}
+        model: Any = CLIPModel.from_pretrained(origin, **options)
         channels = model.config.vision_config.num_channels
         if channels % CHANNELS:
             raise FeatureError(f"{name} takes {channels} channels, which is no multiple of {CHANNELS}")
@@ -136,13 +130,10 @@ def load(clip: Clip) -> Encoder:
             f"CLIP {name!r} can't be loaded ({type(error).__name__}): without a network give a folder, or `{SHIPPED}`, "
             "with --param clip.encoder=tiny-clip"
         ) from None
-    try:
-        target = device_of(clip.device)
-        if attention := attention_implementation(target):
-            model.set_attn_implementation(attention)
-        return Encoder(name, model.eval().to(target), tokenizer, processing, target, dtype)
-    except RuntimeError as error:
-        raise FeatureError(f"CLIP can't be put on device {clip.device!r}: {str(error).splitlines()[0]}") from None
+    target = device_of(device)
+    if attention := attention_implementation(target):
+        model.set_attn_implementation(attention)
+    return Encoder(name, model.eval().to(target), tokenizer, processing, target)
 
 
 def read_processing(file: Path) -> Processing:

@@ -77,7 +77,7 @@ def encode_video(
             while batch := list(islice(clips, batch_size)):
                 pixels = normalise(batch, encoder.processing, encoder.device)
                 padding = pixels.new_zeros(batch_size - len(batch), *pixels.shape[1:])
-                rows.append(states(encoder.model, torch.cat([pixels, padding]).to(encoder.dtype))[: len(batch)].half())
+                rows.append(states(encoder.model, torch.cat([pixels, padding]))[: len(batch)].half())
             features: Float16Array = torch.cat(rows).cpu().numpy()
     except VideoError as error:
         return EncodedVideo(vid, reason=error.reason, value=error.value)

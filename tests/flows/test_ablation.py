@@ -168,8 +168,8 @@ def test_a_row_names_missing_features_before_any_row_trains(
     dataset: Dataset, world: tuple[Store, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[list[str]] = []
-    notice = lambda row, materials, results, ahead: failed.append([*results.failures]) or []  # noqa: E731
-    monkeypatch.setattr("penumbra.flows.ablation.start_row", notice)
+    notice = lambda row, materials, results, place: failed.append([*results.failures]) or []  # noqa: E731
+    monkeypatch.setattr("penumbra.flows.ablation.run_row", notice)
     with pytest.raises(RunError, match=r"MMN \+ VDI: needs video_features of tiny-clip, .* put them into .*--row"):
         ablation(dataset, "systems", ("MMN", "MMN + VDI"), 1, "scenes-qd_detr")
     assert failed[0] == ["MMN + VDI"]

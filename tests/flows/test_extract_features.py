@@ -31,7 +31,7 @@ from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from tests.films import cut, film, lie_about_duration, sound, turn
 
-TINY = Clip(encoder="tiny-clip", device="cpu")
+TINY = Clip(encoder="tiny-clip")
 GOOD = ("good", "turned", "uneven", "single", "pixel", "lying", "large", "upper")
 BAD = {
     "missing": "no video file",
@@ -95,7 +95,7 @@ def made(
 
 
 def run(folder: Path, **settings: object) -> Artifact:
-    videos = Videos(folder=str(folder / "videos"), clip_length=0.5, workers=2, batch_size=8, **settings)  # type: ignore[arg-type]
+    videos = Videos(folder=str(folder / "videos"), clip_length=0.5, **settings)  # type: ignore[arg-type]
     made = extract_features(Dataset(name="films", folder=str(folder)), TINY, Texts(), videos)
     [found] = made.video_features
     return found
@@ -190,8 +190,8 @@ def clip_frames(path, *others):
 decoder.clip_frames = clip_frames
 decoder.main()
 ''')
-extract_features(Dataset(name="films", folder=folder), Clip(encoder="tiny-clip", device="cpu"), Texts(),
-                 Videos(folder=folder, clip_length=0.2, workers=2, batch_size=4))
+extract_features(Dataset(name="films", folder=folder), Clip(encoder="tiny-clip"), Texts(),
+                 Videos(folder=folder, clip_length=0.2))
 """
 
 

@@ -28,7 +28,7 @@ from penumbra.tasks.stage import build
 from penumbra.tasks.text.tags import Tagging, Tags
 from tests.films import film
 
-TINY = Clip(encoder="tiny-clip", device="cpu")
+TINY = Clip(encoder="tiny-clip")
 INTERVAL, LENGTHS = 0.5, {"a": 10, "b": 23, "c": 20, "d": 16}  # frames of a film, ten a second
 SMALL = {"clips": 8, "segments": 16, "counts": (3, 2), "proposal": 8, "kernel": 3, "layers": 2, "joint": 8}
 
@@ -59,14 +59,8 @@ def store(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathF
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENUMBRA_ARTIFACTS", str(root))
         patch.setenv("PENUMBRA_RUNS", str(root / "runs"))
-        videos = Videos(
-            folder=str(folder / "videos"),
-            clip_length=0.25,
-            workers=1,
-            batch_size=8,
-            patches=True,
-            patch_interval=INTERVAL,
-        )
+        patch.setattr("penumbra.tasks.features.video.PATCH_INTERVAL", INTERVAL)
+        videos = Videos(folder=str(folder / "videos"), clip_length=0.25, patches=True)
         extract_features(dataset(folder), TINY, Texts(), videos)
         build(Tags(annotations(Store()), Tagging()))
         yield Store()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.flows.ablation import Materials, run_row, start_row
+from penumbra.flows.ablation import Materials, run_row
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.tasks.data.dataset import Dataset
@@ -21,7 +21,7 @@ from penumbra.tasks.grounding.configs import Choice, ModelConfig, Training
 from penumbra.tasks.grounding.training.presets import MODELS, Settings, layered, presets
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
-from penumbra.tasks.stage import IS_THERE, TO_MAKE, merge, planning, stages_ahead
+from penumbra.tasks.stage import IS_THERE, TO_MAKE, merge, planning
 from tests.corner import cut_out, without_prefect
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -69,8 +69,8 @@ def corner(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(scope="module")
 def features(corner: Dataset) -> FeaturesParameters:
-    videos = Videos(folder=f"{corner.folder}/videos", clip_length=1.0, patch_interval=2.0, workers=1)
-    return FeaturesParameters(clip=Clip(encoder="tiny-clip", device="cpu"), videos=videos)
+    videos = Videos(folder=f"{corner.folder}/videos", clip_length=1.0)
+    return FeaturesParameters(clip=Clip(encoder="tiny-clip"), videos=videos)
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +158,7 @@ def test_a_row_of_a_grid_is_planned_as_it_is_made(
     results = Results(grid, 1)
 
     def made() -> None:
-        with stages_ahead(1) as ahead:
-            run_row(label, start_row(shrunk, Materials(corner), results, ahead), results, "")
+        run_row(shrunk, Materials(corner), results, "")
 
     stages = {stage for stage, _ in check(kept, made)}
     assert not results.failures

@@ -96,8 +96,8 @@ def world(films: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFa
         ]
         work = Work("few", "negatives", 1)
         Store().build(work, [lambda: Part(table_of("negatives", rows), len(rows), len(rows))])
-        videos = Videos(folder=str(films / "videos"), clip_length=0.5, workers=1)
-        extract_features(dataset(films), Clip(encoder="tiny-clip", device="cpu"), Texts(), videos)
+        videos = Videos(folder=str(films / "videos"), clip_length=0.5)
+        extract_features(dataset(films), Clip(encoder="tiny-clip"), Texts(), videos)
         yield films
 
 

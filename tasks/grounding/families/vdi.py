@@ -88,7 +88,7 @@ class ClipText(nn.Module):
         super().__init__()
         from transformers import CLIPTextModelWithProjection
 
-        whole = load(Clip(encoder=encoder, device="cpu")).model
+        whole = load(Clip(encoder=encoder), "cpu").model
         config = deepcopy(whole.config.text_config)  # `load` keeps its model
         config._attn_implementation = attention_implementation(device_of("auto")) or "sdpa"  # eager is for CPUs
         self.model: Any = CLIPTextModelWithProjection(config)
@@ -159,7 +159,7 @@ class VDISystem(MMNSystem[VDIConfig]):
         width = text.model.config.projection_dim
         if video_dim != width:
             raise FeatureError(f"vdi takes frames of CLIP's space: {width} channels of {encoder}, not {video_dim}")
-        side, patch_dim = patch_sizes(load(Clip(encoder=encoder, device="cpu")))
+        side, patch_dim = patch_sizes(load(Clip(encoder=encoder), "cpu"))
         text.requires_grad_(self.config.network_options.text_rate > 0)
         return vdi.VDI(self.config.of_clip(width), self.config.injection(width, side**2, patch_dim), text)
 
@@ -169,7 +169,7 @@ class VDISystem(MMNSystem[VDIConfig]):
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> VDIData:
         """See `System.data`; only the strings of `texts` are used. Raise `FeatureError` for another CLIP's patches."""
-        encoder = load(Clip(encoder=self.config.clip_encoder, device="cpu"))
+        encoder = load(Clip(encoder=self.config.clip_encoder), "cpu")
         side, width = patch_sizes(encoder)
         if videos.patches is not None and videos.patches.states.values.shape[1:] != (side**2, width):
             raise FeatureError(f"patch_features are of another CLIP than {encoder.name}: {side}² patches of {width}")

@@ -215,7 +215,7 @@ def _clip_of(run: str, features: Artifact, manifest: Manifest) -> Clip:
         names = ", ".join(source["name"] for source in made.get("imported", [])) or made.get("encoder", features.path)
         reason = f"{kind} features ({names}), which can't be computed from a video here"
         raise RunError(f"{run} was trained on {reason}: train a run on features of extract-features' CLIP")
-    clip = Clip(encoder=made["encoder"], precision=made["precision"])
+    clip = Clip(encoder=made["encoder"])
     today = digests(clip)
     if any(today.get(name) != digest for name, digest in manifest.inputs.items() if name.startswith("encoder")):
         reason = f"features of CLIP {clip.encoder!r}, which is missing or has changed"

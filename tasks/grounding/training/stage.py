@@ -100,11 +100,6 @@ class TrainingRun(Stage):
         return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes, measured=measured, files=files)
 
 
-def training_run(sources: Sources, settings: Settings) -> TrainingRun:
-    """Return the training of a model on those of the sources that the model reads."""
-    return TrainingRun(sources.read_by(settings.model), settings)
-
-
 def settings_for_clips(sources: Sources, settings: Settings, preset: str | None) -> Settings:
     """Return the settings for the clip length of the features.
 
@@ -127,7 +122,7 @@ def train_model(sources: Sources, settings: Settings) -> Artifact:
     If `accelerate launch` or `torchrun` started several processes, the first one makes the artifact; the others take
     their share of each batch and wait for it.
     """
-    stage = training_run(sources, settings)
+    stage = TrainingRun(sources.read_by(settings.model), settings)
     if rank():
         _take_share(stage)
     return run(stage)

@@ -307,11 +307,7 @@ class Quality(Stage):
         if not len(known):
             put_cosines(few, self.encoding, figures)
         model = data.store.manifest(data.tags).parameters["spacy_model"] if data.tags else SHIPPED_PIPELINE
-        judge = (
-            LanguageModel.load(config.language_model, self.encoding.device)
-            if is_at_hand(config.language_model)
-            else None
-        )
+        judge = LanguageModel.load(config.language_model) if is_at_hand(config.language_model) else None
         own = own_providers(self.negatives, judge.name) if judge else set[str]()
         put_samples(rows, few, control_qids, str(model), judge, bool(own), reference, figures)
         figures.put_verdicts(own)

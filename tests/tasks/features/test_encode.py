@@ -27,7 +27,7 @@ SIZES = [(160, 160), (48, 64), (97, 1500), (1, 1), (1080, 1920)]
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
-    return load(Clip(encoder="tiny-clip", device="cpu"))
+    return load(Clip(encoder="tiny-clip"))
 
 
 def picture(rows: int, columns: int, seed: int) -> Picture:
@@ -103,13 +103,13 @@ def test_a_video_that_fails_halfway_has_only_a_reason(encoder: Encoder) -> None:
 
 def test_a_video_that_changes_before_it_is_encoded_is_refused(store: Store, tmp_path: Path) -> None:
     annotations = build(store, "annotations", [annotation("a1", "a person runs.", vid="a", duration=2.0)])
-    clip, path = Clip(encoder="tiny-clip", device="cpu"), film(tmp_path / "a.mp4")
-    stage = VideoFeatures(annotations, tmp_path, clip, Videos(workers=1))
+    clip, path = Clip(encoder="tiny-clip"), film(tmp_path / "a.mp4")
+    stage = VideoFeatures(annotations, tmp_path, clip, Videos())
     assert stage.work.inputs["videos"]
     film(path, 25)
     with pytest.raises(ArtifactError, match=r"a\.mp4 was changed while it was read"):
         run_stage(stage)
     assert not list(Path(stage.artifact.path).rglob("*.npz")), "no draft of the other content is kept"
-    artifact = run_stage(VideoFeatures(annotations, tmp_path, clip, Videos(workers=1)))
+    artifact = run_stage(VideoFeatures(annotations, tmp_path, clip, Videos()))
     assert artifact != stage.artifact
     assert store.manifest(artifact).notes == {}

@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import conform
 from penumbra.tasks.features import imports
 from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.imports import (
     FeatureFolder,
     Hdf5File,
-    Importer,
+    ImportedFeatures,
     Imports,
     Source,
     check_length,
@@ -41,11 +42,16 @@ def features(rows: pa.Table) -> dict[str, Float16Array]:
     return {vid: matrix_of(several.values) for vid, several in lists}
 
 
-def imported(vids: list[str], *paths: Path, **settings: Any) -> Any:
+def stage(durations: dict[str, float], *sources: Source) -> ImportedFeatures:
+    annotations = Artifact(root="/r", dataset="d", stage="annotations", key="0")
+    found = ImportedFeatures(annotations, Imports(sources=[*sources]), 1.0)
+    vars(found)["durations"] = durations
+    return found
+
+
+def imported(vids: list[str], *paths: Path) -> Any:
     sources = [Source(path=str(path)) if isinstance(path, Path) else path for path in paths]
-    config = Imports(sources=sources, **settings)
-    opened = [open_source(Path(source.path), source.key) for source in sources]
-    return Importer(config, 1.0, opened, DURATIONS).part(vids)
+    return stage(DURATIONS, *sources).part(vids)
 
 
 @pytest.mark.parametrize("suffix", ["npy", "npz"])
@@ -149,9 +155,8 @@ def test_an_id_never_leaves_its_folder(tmp_path: Path, vid: str) -> None:
         file.update({"a": matrix(2), "x/y": matrix(2)})
     assert FeatureFolder(inner).read(vid) is None
     assert Hdf5File(tmp_path / "f.h5").read(vid) is None
-    config = Imports(sources=[Source(path=str(inner))])
     with pytest.raises(VideoError, match="points outside"):
-        Importer(config, 1.0, [FeatureFolder(inner)], {}).read(vid)
+        stage({}, Source(path=str(inner))).read(vid)
 
 
 def test_an_unusable_source_is_reported_at_once(tmp_path: Path) -> None:
@@ -180,8 +185,7 @@ LINK = "HDF5 link leads elsewhere"
 
 def rejected(source: Path) -> tuple[str, str]:
     """Return why `bad` is rejected; the two others must be imported."""
-    config = Imports(sources=[Source(path=str(source))])
-    part = Importer(config, 1.0, [open_source(source, "")], dict.fromkeys(VIDS, 10.0)).part(VIDS)
+    part = stage(dict.fromkeys(VIDS, 10.0), Source(path=str(source))).part(VIDS)
     assert part.rows["vid"].to_pylist() == ["good", "other"]
     [row] = part.rejected
     assert row["qid"] == "bad"

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
@@ -10,18 +9,17 @@ from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.text import (
     ClipTexts,
-    SentenceTexts,
+    TextFeatures,
     Texts,
     batches_of_one_length,
     chosen_negatives,
     distinct_texts,
     load_text_encoder,
-    text_features_part,
 )
-from penumbra.tasks.text.embeddings import Encoding, encode, load_encoder
+from penumbra.tasks.text.embeddings import Encoding, encode
 from tests.rows import build, negative
 
-TINY = Clip(encoder="tiny-clip", device="cpu")
+TINY = Clip(encoder="tiny-clip")
 
 
 def negatives(store: Store, texts: list[str], number: int = 1) -> Artifact:
@@ -49,7 +47,7 @@ def test_states_do_not_depend_on_the_other_texts() -> None:
 
 def test_long_and_strange_texts() -> None:
     texts = ["word " * 300, "naïve 🙂 日本", "\u200b", "a" * 2000]
-    part = text_features_part(texts, load_text_encoder(TINY))
+    part = TextFeatures(Artifact(root="/r", dataset="d", stage="annotations", key="0"), None, TINY).part(texts)
     assert part.kept == 4
     lengths = [len(row) for row in part.rows["tokens"].to_pylist()]
     assert max(lengths) == lengths[0] == 77
@@ -79,7 +77,7 @@ def test_an_unusable_encoder_has_a_message_of_one_line(tmp_path: object) -> None
 
 
 def test_any_text_encoder_of_sentence_transformers() -> None:
-    encoder = load_text_encoder(Clip(encoder="all-MiniLM-L6-v2", device="cpu"))
+    encoder = load_text_encoder(Clip(encoder="all-MiniLM-L6-v2"))
     texts = ["a person opens the door.", "a person runs.", "word " * 300]
     tokens, pooled, cut = encoder.encode(texts, 2)
     assert [states.shape for states in tokens] == [(8, 384), (6, 384), (256, 384)], "start and end token among them"
@@ -88,13 +86,3 @@ def test_any_text_encoder_of_sentence_transformers() -> None:
     assert np.abs(alone.astype(float) - tokens[0]).max() < 4e-3
     wanted = encode(texts[:1], Encoding())[0]
     assert np.abs(wanted - pooled[0]).max() < 1e-3, "sentence-transformers' own pooling"
-
-
-def test_an_encoder_in_half_precision_leaves_that_of_other_stages_as_it_is() -> None:
-    sentence_model, texts = Encoding().sentence_model, ["a person opens the door."]
-    before = encode(texts, Encoding())
-    encoder = load_text_encoder(Clip(encoder=sentence_model, device="cpu", precision="bfloat16"))
-    assert isinstance(encoder, SentenceTexts)
-    assert {weight.dtype for weight in encoder.model.parameters()} == {torch.bfloat16}
-    assert {weight.dtype for weight in load_encoder(sentence_model).parameters()} == {torch.float32}
-    np.testing.assert_array_equal(encode(texts, Encoding()), before)

