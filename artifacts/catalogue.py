@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import ValidationError
 
@@ -46,6 +46,11 @@ class Pin(NamedTuple):
         return f"{self.artifact.dataset}/{self.artifact.stage}@{self.name}"
 
     @property
+    def fault(self) -> str:
+        """The message if its artifact does not exist any more."""
+        return f"{self.text} is {self.artifact.key}, which does not exist any more: {self.unpin}"
+
+    @property
     def unpin(self) -> str:
         """The command that takes it away."""
         return f"penumbra artifacts pin {self.artifact.dataset}/{self.artifact.stage} --as {self.name} --remove"
@@ -54,9 +59,7 @@ class Pin(NamedTuple):
 class Catalogue:
     """The artifacts of one root, by data set, stage and key."""
 
-    announce: ClassVar[Callable[[str], None]] = staticmethod(
-        lambda line: None
-    )  # gets a line on each choice of a newest
+    announce: ClassVar[Callable[[str], None] | None] = None  # gets a line on each choice of a newest artifact
 
     def __init__(self, root: str | None = None) -> None:
         self.files = Files(root or artifacts_root())
@@ -133,25 +136,23 @@ class Catalogue:
         self.announce_newest(manifests)
         whole = [self.reference(manifest) for manifest in manifests]
         for artifact in {*self.folders(dataset, stage, MANIFEST)} - {*whole}:
-            if not whole or self._time_of(artifact) > self._time_of(whole[-1]):
+            times = [self.files.call("modified", path_of(it, MANIFEST)) for it in (artifact, *whole[-1:])]
+            if times[0] == max(times):
                 self.manifest(artifact)  # raises what is wrong with it
         return whole[-1] if whole else None
 
     def announce_newest(self, manifests: Sequence[Manifest]) -> None:
         """Tell which of several artifacts is taken, the last one, and how it differs from the one before."""
-        if len(manifests) < 2 or Catalogue.announce is _silent:
+        if len(manifests) < 2 or not Catalogue.announce:
             return
         *_, before, now = manifests
+        changed = differences(
+            lambda it: self.readable_manifest(it.model_copy(update={"root": self.root})), now, before
+        )
         Catalogue.announce(
             f"{now.dataset}/{now.stage}: takes {now.key}, the newest of {len(manifests)}; {before.key} before it has "
-            f"{differences(self._of_this_store, now, before)}"
+            f"{changed}"
         )
-
-    def _of_this_store(self, artifact: Artifact) -> Manifest | None:
-        return self.readable_manifest(artifact.model_copy(update={"root": self.root}))
-
-    def _time_of(self, artifact: Artifact) -> Any:
-        return self.files.call("modified", path_of(artifact, MANIFEST))
 
     def with_key(
         self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None
@@ -166,7 +167,9 @@ class Catalogue:
         key = key.rpartition("@")[2]
         pins = [pin for pin in self.pins(dataset, stage) if pin.name == key]
         if len(pins) == 1:
-            return self._pinned(pins[0])
+            if not self.has(pins[0].artifact):
+                raise ArtifactError(pins[0].fault)
+            return pins[0].artifact
         manifests = self.find(dataset, stage)
         if not manifests:
             raise self.missing(dataset, stage)
@@ -197,11 +200,6 @@ class Catalogue:
         if len(names) != 2:
             raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/masks")
         return self.newest(*names)
-
-    def _pinned(self, pin: Pin) -> Artifact:
-        if not self.has(pin.artifact):
-            raise ArtifactError(f"{pin.text} is {pin.artifact.key}, which is not there any more: {pin.unpin}")
-        return pin.artifact
 
     def pins(self, dataset: str | None = None, stage: str | None = None) -> list[Pin]:
         """Return the pins, in the order of their names; raise `ArtifactError` if one is damaged."""
@@ -271,9 +269,6 @@ class Catalogue:
         return ArtifactError(
             f"no {dataset or '*'}/{stage} below {self.root}{made}; there is: {', '.join(stages) or 'nothing yet'}"
         )
-
-
-_silent = Catalogue.announce
 
 
 def names_in(reference: str) -> list[str]:

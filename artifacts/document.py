@@ -60,17 +60,14 @@ class Document:
 
     def html(self) -> str:
         """Return a page that needs no other file and runs no script."""
-        environment = Environment(autoescape=True, finalize=_printable, trim_blocks=True, lstrip_blocks=True)
+        environment = Environment(
+            autoescape=True,
+            finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
         environment.filters["drawn"] = lambda drawing: Markup(drawing.svg())  # noqa: S704 (its texts are escaped)
-        environment.tests["numbers"] = _holds_numbers
+        environment.tests["numbers"] = lambda table, column: (  # such a column is aligned at the right
+            bool(table.rows) and all(NUMBER.match(str(row[column])) for row in table.rows)
+        )
         return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(document=self)
-
-
-def _holds_numbers(table: Table, column: int) -> bool:
-    """Return whether a column holds numbers, which are aligned at the right."""
-    cells = [str(row[column]) for row in table.rows]
-    return bool(cells) and all(map(NUMBER.match, cells))
-
-
-def _printable(value: object) -> object:
-    return value if isinstance(value, Markup) else printable(str(value))

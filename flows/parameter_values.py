@@ -1,7 +1,6 @@
 """Values of parameters from text of unknown origin: YAML as far as JSON has it, without tags and aliases, and small."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -18,66 +17,62 @@ NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,2}
 class RefusedError(yaml.MarkedYAMLError):  # type: ignore[misc]
     """Text that may be YAML, but is not accepted."""
 
-    def __init__(self, problem: str, event: Any = None) -> None:
-        super().__init__(problem=problem, problem_mark=event and event.start_mark)
+    def __init__(self, problem: str, mark: Any = None) -> None:
+        super().__init__(problem=problem, problem_mark=mark)
+
+
+class JsonLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """A loader that refuses what JSON does not have; dates and further kinds of numbers are text."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (yaml's own form)
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a value, unless it has a tag, an anchor or an alias, or is too deep."""
+        event = self.peek_event()
+        if event.anchor or getattr(event, "tag", None):
+            problem = "it has a tag, an anchor or an alias; text with & * or ! needs quotes"
+            raise RefusedError(problem, event.start_mark)
+        if self.depth > DEEPEST:
+            raise RefusedError(f"it has more than {DEEPEST} levels", event.start_mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return a group of parameters, unless it has a name twice."""
+        mapping: dict[Any, Any] = {}
+        for key, value in node.value:
+            name = self.construct_object(key, deep=True)
+            if isinstance(name, list | dict) or name in mapping:
+                raise RefusedError("it has a name twice, or a name that is no text", key.start_mark)
+            mapping[name] = self.construct_object(value, deep=True)
+        return mapping
+
+    def construct_yaml_str(self, node: Any) -> Any:
+        """Return the value of a word, or the text in quotes."""
+        if found := CONTROLS.search(node.value):
+            raise RefusedError(f"it has the control character U+{ord(found[0]):04X}", node.start_mark)
+        text = node.value
+        if node.style is not None or not (text.lower() in WORDS or NUMBER.fullmatch(text)):
+            return text
+        if text.lower() in WORDS:
+            return WORDS[text.lower()]
+        return int(text) if INTEGER.fullmatch(text) else float(text)
+
+
+JsonLoader.add_constructor("tag:yaml.org,2002:str", JsonLoader.construct_yaml_str)
 
 
 def read_value(text: str) -> Any:
-    """Return the value of YAML text; dates and numbers that JSON does not have are text.
+    """Return the value of YAML text.
 
     Raises `RefusedError` if the text has more than `LONGEST` characters, a control character, a tag, an anchor, an
     alias, a name twice, or more than `DEEPEST` levels, and another `yaml.YAMLError` if it is no YAML.
     """
     if len(text) > LONGEST:
         raise RefusedError(f"it has more than {LONGEST:,} characters")
-    _check_controls(text.replace("\r\n", "\n"))
-    events = (event for event in yaml.parse(text, Loader=yaml.SafeLoader) if isinstance(event, NODES))
-    first = next(events, None)
-    value = None if first is None else _value(events, first, 0)
-    if next(events, None):
-        raise RefusedError("it has more than one document")
-    return value
-
-
-NODES = (yaml.NodeEvent, yaml.CollectionEndEvent)
-
-
-def _check_controls(text: str, event: Any = None) -> None:
-    found = CONTROLS.search(text)
-    if found:
-        raise RefusedError(f"it has the control character U+{ord(found[0]):04X}", event)
-
-
-def _value(events: Iterator[Any], event: Any, depth: int) -> Any:
-    if depth > DEEPEST:
-        raise RefusedError(f"it has more than {DEEPEST} levels", event)
-    if event.anchor or getattr(event, "tag", None):
-        raise RefusedError("it has a tag, an anchor or an alias; text with & * or ! needs quotes", event)
-    if isinstance(event, yaml.ScalarEvent):
-        _check_controls(event.value, event)
-        return _scalar(event.value) if event.implicit[0] else event.value
-    if isinstance(event, yaml.SequenceStartEvent):
-        return [_value(events, item, depth + 1) for item in _members(events)]
-    mapping: dict[Any, Any] = {}
-    for key in _members(events):
-        name = _value(events, key, depth)
-        if isinstance(name, list | dict) or name in mapping:
-            raise RefusedError("it has a name twice, or a name that is no text", key)
-        mapping[name] = _value(events, next(events), depth + 1)
-    return mapping
-
-
-def _members(events: Iterator[Any]) -> Iterator[Any]:
-    """Yield the events of a list or group up to its end; the caller consumes those within each member."""
-    for event in events:
-        if isinstance(event, yaml.CollectionEndEvent):
-            return
-        yield event
-
-
-def _scalar(text: str) -> Any:
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    if INTEGER.fullmatch(text):
-        return int(text)
-    return float(text) if NUMBER.fullmatch(text) else text
+    if found := CONTROLS.search(text.replace("\r\n", "\n")):
+        raise RefusedError(f"it has the control character U+{ord(found[0]):04X}")
+    return yaml.load(text, JsonLoader)  # noqa: S506 (it makes nothing but JSON's values)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -60,15 +61,8 @@ def options(
 ) -> None:
     from penumbra.artifacts.catalogue import Catalogue
 
-    printed, silent = set[str](), Catalogue.announce
-
-    def announce(line: str) -> None:
-        if line not in printed:
-            printed.add(line)
-            warn(line)
-
-    Catalogue.announce = staticmethod(announce)
-    context.call_on_close(lambda: setattr(Catalogue, "announce", staticmethod(silent)))
+    Catalogue.announce = staticmethod(cache(warn))  # each line once
+    context.call_on_close(lambda: setattr(Catalogue, "announce", None))
 
 
 def main() -> None:

@@ -216,7 +216,7 @@ def verify(reference: Below = None) -> None:
     names = names_in(reference)[:2] if reference else []
     for pin in store.pins(*names):
         if not store.has(pin.artifact):
-            faults.append(f"{pin.text} is {pin.artifact.key}, which is not there any more: {pin.unpin}")
+            faults.append(pin.fault)
             console.print(faults[-1], style="red", soft_wrap=True, markup=False)
     print_line(
         f"{counted(finished, 'artifact')}, {counted(len(faults), 'fault')}, {len(folders) - finished} not finished"

@@ -124,7 +124,7 @@ def test_a_pin_whose_artifact_is_gone_is_named(made: list[Artifact]) -> None:
     said("artifacts", "pin", "mine/negatives", first.key)
     store.remove(first)
     message = (
-        f"mine/negatives@release is {first.key}, which is not there any more: "
+        f"mine/negatives@release is {first.key}, which does not exist any more: "
         "penumbra artifacts pin mine/negatives --as release --remove"
     )
     assert str(penumbra("artifacts", "path", "mine/negatives@release").exception) == message
