@@ -146,9 +146,7 @@ class Catalogue:
         if len(manifests) < 2 or not Catalogue.announce:
             return
         *_, before, now = manifests
-        changed = differences(
-            lambda it: self.readable_manifest(it.model_copy(update={"root": self.root})), now, before
-        )
+        changed = differences(lambda it: self.readable_manifest(it.model_copy(update={"root": self.root})), now, before)
         Catalogue.announce(
             f"{now.dataset}/{now.stage}: takes {now.key}, the newest of {len(manifests)}; {before.key} before it has "
             f"{changed}"

@@ -1,13 +1,8 @@
-"""Files below a root, which is a folder or any URL that fsspec opens. A file appears whole or not at all.
+"""Files below a root, a folder or any URL that fsspec opens; each appears whole or not at all. Paths are relative.
 
-Paths are relative to the root, with `/` between names. A *lease* says who makes something now: one process holds it at
-a time, and it ends with its holder. On a disk it is a lock of the operating system (`filelock`). On an object store it
-is an object that only one process can create and that its holder renews; it lapses `LAPSES` seconds after the last
-renewal. Two holders at once would write the same bytes: a lease saves work, and what the work costs.
-
-Digests are remembered in the user's cache folder by path and stamp, so that a file is hashed once until it changes. A
-stamp changes with a file: on a disk it holds size, inode and the times of the last changes, on an object store size
-and ETag. A file that was written in the last seconds has no stamp: it could change again within one tick of the clock.
+A *lease* says who makes something now; it ends with its holder. On a disk it is a lock (`filelock`), on an object store
+an object that its holder renews and that lapses after `LAPSES` seconds. The digest of a file is remembered with its
+stamp: size, inode and times on a disk, size and ETag on an object store; '' for files changed in the last seconds.
 """
 
 import hashlib

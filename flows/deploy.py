@@ -1,8 +1,6 @@
 """Apply work pools, deployments and the automation to the server of PREFECT_API_URL, for `penumbra serve`.
 
-The deployments are those of prefect.yaml and of each data set's own penumbra.yaml, if the files of the data set are
-there; with `--all` also the others, whose schedules are off. A deployment that is unchanged since the last start keeps
-what the user set in the UI. `prefect deploy --all` does none of the three.
+A deployment that is unchanged since the last start keeps what the user set in the UI; `prefect deploy --all` would not.
 """
 
 import json

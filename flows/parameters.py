@@ -1,12 +1,7 @@
-"""The parameters of a run and their help. They come from four places: a later one overrides the others.
+"""The parameters of a run and their help. They come from four places, of which a later one overrides the others.
 
-1. the deployment FLOW/DATASET of prefect.yaml
-2. the data set's own file, `penumbra.yaml` in its folder, with one group of parameters for each flow
-3. `--config FILE`
-4. `--param KEY=VALUE`
-
-In each of them a key is the whole path of a parameter (`filling.candidates`), or its end where only one parameter has
-that end (`candidates`).
+These are the deployment in prefect.yaml, `penumbra.yaml` in the data set's folder (a group for each flow), `--config`
+and `--param`. A key is a parameter's path (`filling.candidates`), or its end where only one has that end.
 """
 
 import inspect

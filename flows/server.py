@@ -1,9 +1,8 @@
 """Prefect's server in a process of its own, which answers only to callers who have its credential.
 
-Whoever may call a Prefect server may run commands as the user (a deployment's `job_variables.command`) and read Secret
-blocks in clear. To listen on this machine alone keeps out neither other users nor the pages in the user's own browser.
-So each server asks for a credential, accepts calls only from pages of its own addresses (CORS), answers only to its own
-host names (against DNS rebinding), and ends with the process that started it.
+Whoever may call a Prefect server may run commands as the user, also other users and pages in the user's browser. So
+each server asks for a credential, accepts calls only from pages of its own addresses (CORS) and under its own names
+(against DNS rebinding), and ends with the process that started it.
 """
 
 import atexit

@@ -1,9 +1,7 @@
-"""Engines: where the parts of stages are made.
+"""Engines: where the parts of stages are made. The parts are the same to the byte.
 
-`here` makes them in this process, one after the other. The others make several at once: `processes` of this machine,
-or the workers of a `dask` or `ray` cluster, either the one at PENUMBRA_ENGINE_ADDRESS or one that is started here for
-the run and that nobody else can connect to. The parts are the same to the byte. A worker writes each part that it
-makes, under the lease of the process that waits for it, so a worker that dies takes no finished part with it.
+`here` makes them in this process; `processes` of this machine and the workers of a `dask` or `ray` cluster (the one at
+PENUMBRA_ENGINE_ADDRESS, or a temporary one) make several at once. A worker writes each part that it makes.
 """
 
 import gc

@@ -1,10 +1,4 @@
-"""Progress of stages, and which log lines a terminal shows.
-
-    for query in followed(queries, "queries", len(queries)):
-        ...
-
-A terminal shows what is counted as a bar; in other processes and without a terminal, nothing is counted.
-"""
+"""Progress of stages as bars in a terminal, and which log lines a terminal shows."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator

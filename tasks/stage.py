@@ -1,8 +1,7 @@
 """Stages, and the two ways to run a flow: to make its stages where they are missing, or to plan them.
 
-A flow calls functions such as `fill(annotations, tags, …)`. Each describes a `Stage` and passes it to `run`, which
-returns a reference to the stage's artifact. In a run the artifact exists afterwards. Inside `planning()` nothing is
-made: `run` computes the key and records whether the artifact exists. So `--dry-run` runs the flow itself.
+A flow calls functions such as `fill(annotations, tags, …)`. Each passes a `Stage` to `run`, which returns a reference
+to the stage's artifact. Inside `planning()` nothing is made: `run` computes the key and looks for the artifact.
 """
 
 import logging

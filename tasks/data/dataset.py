@@ -1,9 +1,7 @@
 """The files of a data set: where they are, and how their queries are read, before anything is checked.
 
-Three formats are read: the Compositional-Temporal-Grounding JSON (Charades-CG, ActivityNet-CG; Charades-CD and
-ActivityNet-CD as their authors publish them), the JSON lines of the Moment-DETR family (Charades-STA, QVHighlights,
-TACoS, a user's own) and SHINE's JSON lines. A file that is no data set raises `DatasetError`; a row that can't be read
-has the reason in `RawRow.fault`.
+Formats: the Compositional-Temporal-Grounding JSON, and the JSON lines of Moment-DETR and SHINE. A file that is no data
+set raises `DatasetError`; a row that can't be read has the reason in `RawRow.fault`.
 """
 
 import json
@@ -232,10 +230,8 @@ def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
                 f"{vid}_{split}_0", vid, fault="sentences or timestamps are no list", place=f"{path.name} {vid}"
             )
             continue
-        labels = video.get("novels") or video.get("news")
-        labels = labels if isinstance(labels, list) else []
-        places = video.get(PLACES)
-        places = places if isinstance(places, list) else []
+        found = video.get("novels") or video.get("news"), video.get(PLACES)
+        labels, places = (it if isinstance(it, list) else [] for it in found)
         fault = "" if len(sentences) == len(timestamps) else "sentences and timestamps differ in number"
         for i in range(max(len(sentences), len(timestamps))):
             yield RawRow(
@@ -246,7 +242,7 @@ def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
                 windows=[timestamps[i]] if i < len(timestamps) else [],
                 novel=_novel_labels(labels[i]) if i < len(labels) else [],
                 fault=repeated or fault,
-                place=_place(places[i] if i < len(places) else None, f"{path.name} {vid}_{split}_{i}"),
+                place=truncated(str(places[i]), SHOWN) if i < len(places) else f"{path.name} {vid}_{split}_{i}",
             )
 
 
@@ -296,12 +292,8 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
                     windows=row.get("relevant_windows", []),
                     saliency=(row.get("relevant_clip_ids"), row.get("saliency_scores")),
                     labelled=labelled,
-                    place=_place(row.get(PLACE), f"{path.name}:{number}"),
+                    place=truncated(str(row.get(PLACE) or f"{path.name}:{number}"), SHOWN),
                 )
-
-
-def _place(written: Any, default: str) -> str:
-    return truncated(written, SHOWN) if isinstance(written, str) else default
 
 
 def start_of(content: bytes | str) -> str:

@@ -1,8 +1,7 @@
-"""Detect sentences in other languages by their words; English passes, even with misspellings.
+"""Detect sentences in other languages by their words, because the later stages read English grammar.
 
-The later stages read English grammar. A sentence is taken for another language if few of its words are known to the
-shipped tagger, or if function words of another language outnumber those of English while most other words are unknown.
-A sentence of one or two words is judged by the language of the whole data set.
+A sentence is in another language if the shipped tagger knows few of its words, or if it has more function words of that
+language than of English and most other words are unknown. One or two words are judged by the whole data set.
 """
 
 import json
@@ -66,14 +65,13 @@ def _words(sentence: str) -> list[str]:
 
 
 def _most_like(words: list[str]) -> tuple[str, int]:
-    likeness = {language: _likeness(words, own) for language, own in WORDS.items()}
+    """Return the language with the most words that only it has as function words, minus those of English."""
+    likeness = {
+        language: sum(word in own - ENGLISH for word in words) - sum(word in ENGLISH - own for word in words)
+        for language, own in WORDS.items()
+    }
     language = max(likeness, key=likeness.__getitem__)
     return language, likeness[language]
-
-
-def _likeness(words: list[str], own: frozenset[str]) -> int:
-    """Return the number of words that only this language has as function words, minus that of English."""
-    return sum(word in own - ENGLISH for word in words) - sum(word in ENGLISH - own for word in words)
 
 
 @cache

@@ -4,11 +4,9 @@ They come from the Compositional-Temporal-Grounding repository (Li et al., CVPR 
 """
 
 import hashlib
-import os
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPException
-from pathlib import Path
 from urllib.error import URLError
 
 from penumbra.artifacts.locations import data_folder
@@ -43,9 +41,7 @@ FILES = {  # data set: folder of the repository, SHA-256 of each file
 def fetch(dataset: str, source: str = REPOSITORY) -> Iterator[str]:
     """Download the files that are missing or differ; yield a line about each.
 
-    Raises:
-        DatasetError: there is no network, a digest is wrong, or the data set is unknown
-
+    Raises `DatasetError` if there is no network, a digest is wrong, or the data set is unknown.
     """
     if dataset not in FILES:
         raise DatasetError(f"nothing to fetch for {dataset!r}; there is: {', '.join(FILES)} (`scenes` needs nothing)")
@@ -57,24 +53,18 @@ def fetch(dataset: str, source: str = REPOSITORY) -> Iterator[str]:
             yield f"{file} is there"
             continue
         url = f"{source}/{COMMIT}/{remote_folder}/{name}"
-        data = _download(url, folder)
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 (https, or a test's server)
+                data: bytes = answer.read()
+        except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
+            raise DatasetError(
+                f"no answer from {url} ({getattr(error, 'reason', error)}): on a machine with a network download it "
+                f"there, copy it into {folder}, and set PENUMBRA_DATA={folder.parent}"
+            ) from None
         if hashlib.sha256(data).hexdigest() != digest:
             raise DatasetError(f"{url} has changed (its SHA-256 differs): nothing was written; try again later")
         folder.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{name}.part")
         draft.write_bytes(data)
-        os.replace(draft, file)
+        draft.replace(file)
         yield f"{file} fetched, {len(data):,} bytes"
-
-
-def _download(url: str, folder: Path) -> bytes:
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 (https, or a test's server)
-            data: bytes = answer.read()
-            return data
-    except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
-        reason = getattr(error, "reason", error)
-        raise DatasetError(
-            f"no answer from {url} ({reason}): on a machine with a network download it there, "
-            f"copy it into {folder}, and set PENUMBRA_DATA={folder.parent}"
-        ) from None

@@ -52,9 +52,7 @@ class OwnQuery:
 def queries_of(table: OwnTable, columns: Columns) -> list[OwnQuery]:
     """Return the queries of a table; several rows with the same query, video and id are its windows.
 
-    Raises:
-        DatasetError: a split is unknown
-
+    Raises `DatasetError` if a split is unknown.
     """
     queries: dict[tuple[str | None, ...], OwnQuery] = {}
     vids = {str(vid) for vid in table.cells(columns.of["video"])}
@@ -72,12 +70,16 @@ def queries_of(table: OwnTable, columns: Columns) -> list[OwnQuery]:
         qid, vid = columns.cell(row, "qid"), columns.cell(row, "video")
         text = columns.cell(row, "query") or ""
         text, changes = clean_text(text) if isinstance(text, str) else (text, ())
+        edges = [columns.cell(row, "start"), columns.cell(row, "end")]
+        windows: Any = [] if edges == [None, None] else [[_read(seconds, edge) for edge in edges]]
+        if (cell := columns.cell(row, "windows")) is not None:
+            windows = _read(windows_in, cell)
         query = OwnQuery(
             qid=str(number if "qid" not in columns.of else "" if qid is None else qid),
             query=text,
             vid="" if vid is None else names.get(str(vid), str(vid)),
             duration=_read(seconds, columns.cell(row, "duration")),
-            windows=_windows(row, columns),
+            windows=windows,
             split=split,
             place=place,
             more={name: row[name] for name in SALIENCY if isinstance(row.get(name), list)},
@@ -96,14 +98,6 @@ def _read(reader: Callable[[Any], Any], cell: Any) -> Any:
     """Return the value of a cell, or the cell itself if it can't be read."""
     read = reader(cell)
     return cell if read is None else read
-
-
-def _windows(row: Mapping[str, Any], columns: Columns) -> Any:
-    if "windows" in columns.of:
-        cell = columns.cell(row, "windows")
-        return [] if cell is None else _read(windows_in, cell)
-    edges = [columns.cell(row, "start"), columns.cell(row, "end")]
-    return [] if edges == [None, None] else [[_read(seconds, edge) for edge in edges]]
 
 
 def complete_durations(queries: Sequence[OwnQuery], measure: Callable[[Sequence[str]], Mapping[str, float]]) -> int:
@@ -139,9 +133,7 @@ def share_of(videos: int, test: float) -> int:
 def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label] | None, force: bool) -> Dataset:
     """Write the folder of a data set below `PENUMBRA_DATA`: JSON lines, or CG files if there are labels.
 
-    Raises:
-        DatasetError: there is a data set of this name and no `force`, or there is no training query
-
+    Raises `DatasetError` if there is a data set of this name and no `force`, or no training query.
     """
     dataset = Dataset(name=name)
     folder = data_folder() / dataset.name
@@ -197,15 +189,33 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
     """Write one file for each split into the folder; return their names by split, as in `Dataset.files`.
 
     Sentences are training queries, each of a video of its own. A data frame has a column `query`, and may have `qid`,
-    `vid`, `split`, `duration` and `windows`; other columns are ignored.
-
-    Raises:
-        DatasetError: there is no query, no training query or no column `query`
-
+    `vid`, `split`, `duration` and `windows`; other columns are ignored. Raises `DatasetError` if there is no training
+    query or no column `query`.
     """
+    if isinstance(queries, str):
+        raise DatasetError("give a list of sentences, not one text: ['a person opens the door.', …]")
+    import pandas as pd
+
+    rows: Sequence[Mapping[str, Any]]
+    if not isinstance(queries, pd.DataFrame):
+        rows = [{"query": query} for query in queries]
+    elif "query" in queries.columns:
+        rows = queries.astype(object).where(queries.notna(), None).to_dict("records")  # NaN is pandas' None
+    else:
+        raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, queries.columns))}")
     splits: dict[str, list[dict[str, Any]]] = {}
-    for number, row in enumerate(_rows(queries)):
-        splits.setdefault(str(row.get("split") or TRAINING), []).append(_json_row(number, row))
+    for number, row in enumerate(rows):
+        given = {name: value for name, value in row.items() if value is not None}
+        qid = str(given.get("qid", number))
+        windows = [[float(start), float(end)] for start, end in given.get("windows", given.get("relevant_windows", ()))]
+        line = {
+            "qid": qid,
+            "query": row["query"],
+            "vid": str(given.get("vid", f"video-{qid}")),
+            "duration": float(given.get("duration", max([UNKNOWN_DURATION, *(end for _, end in windows)]))),
+            "relevant_windows": windows,
+        }
+        splits.setdefault(str(row.get("split") or TRAINING), []).append(line)
     if TRAINING not in splits:
         raise DatasetError(f"there is no query of split {TRAINING!r}: negatives are built for training queries")
     return write_splits(splits, folder)
@@ -218,27 +228,3 @@ def write_splits(splits: Mapping[str, Iterable[Mapping[str, Any]]], folder: Path
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     return {split: f"{split}.jsonl" for split in splits}
-
-
-def _rows(queries: "Sequence[str] | pd.DataFrame") -> Sequence[Mapping[str, Any]]:
-    if isinstance(queries, str):
-        raise DatasetError("give a list of sentences, not one text: ['a person opens the door.', …]")
-    import pandas as pd
-
-    if not isinstance(queries, pd.DataFrame):
-        return [{"query": query} for query in queries]
-    if "query" not in queries.columns:
-        raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, queries.columns))}")
-    known = queries.astype(object).where(queries.notna(), None)  # NaN is pandas' None
-    rows: list[dict[str, Any]] = [{str(name): row[name] for name in known.columns} for _, row in known.iterrows()]
-    return rows
-
-
-def _json_row(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as a line of a file of the Moment-DETR family."""
-    given = {name: value for name, value in row.items() if value is not None}
-    qid = str(given.get("qid", number))
-    windows = [[float(start), float(end)] for start, end in given.get("windows", given.get("relevant_windows", ()))]
-    duration = float(given.get("duration", max([UNKNOWN_DURATION, *(end for _, end in windows)])))
-    vid = str(given.get("vid", f"video-{qid}"))
-    return {"qid": qid, "query": row["query"], "vid": vid, "duration": duration, "relevant_windows": windows}

@@ -1,8 +1,7 @@
 """CLIP through transformers: the encoder of texts and frames, with its own tokenizer and preprocessing.
 
-Any CLIP of transformers can be used, by its name on the hub or as a folder; `tiny-clip` comes with the project.
-Features are those of `CLIPModel.get_text_features` and `get_image_features`. A CLIP whose vision tower takes 3·n
-channels sees n frames of a clip at once, in order, and can therefore see motion.
+Any CLIP of transformers can be used; `tiny-clip` comes with the project. A CLIP whose vision tower takes 3·n channels
+sees n frames of a clip at once, in order, and can therefore see motion.
 """
 
 import json

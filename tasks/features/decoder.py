@@ -1,13 +1,8 @@
-"""Decode videos in a process of its own; `penumbra.tasks.features.decoders` starts it.
+"""Decode videos in a process of its own: `python -m penumbra.tasks.features.decoder DESCRIPTOR MEMORY`.
 
-    python -m penumbra.tasks.features.decoder DESCRIPTOR MEMORY
-
-The decoders of FFmpeg read files from anywhere, so this process has no network where the system allows that, and at
-most MEMORY bytes of address space. It exchanges messages over the socket DESCRIPTOR: a job is a JSON object with
-`path`, `clip_length`, `resizing` (the fields of `Resizing`, or null) and `thumbnails` (how many are wanted). For each
-clip it answers with a JSON object with the `shape` of the frame, and then the frame's bytes. The last answer has the
-video's `summary` and the frame indices of the `thumbnails`, whose JPEGs follow; or `reason` and `value`, if the video
-can't be used. Neither torch nor Prefect is imported, so that the process starts quickly.
+It has no network where the system allows that, and at most MEMORY bytes of address space. A job on socket DESCRIPTOR
+is JSON (`decode` has its fields). The answer: JSON and bytes for each frame, then `summary` and `thumbnails`; or
+`reason` and `value` if the video can't be used. Neither torch nor Prefect is imported, so that it starts quickly.
 """
 
 import json

@@ -1,11 +1,7 @@
 """Decode one frame for each clip of a video file with PyAV, and resize frames with Pillow.
 
-Time 0 is the timestamp of the first frame. Clip i covers [i·L, (i + 1)·L) seconds and is represented by the frame that
-is shown at its middle: the last frame whose timestamp is at most (i + ½)·L. A video has ceil(duration / L) clips. If
-the video ends before the middle of its last clip, that clip is represented by the last frame.
-
-Only timestamps count. Frame numbers and the header's rate and duration are ignored, because they may be wrong; the
-duration is the end of the last decoded frame. Frames are rotated as the video's metadata says.
+Clip i covers [i·L, (i + 1)·L) seconds from the first frame and is represented by the frame shown at its middle, or by
+the last frame of the video. Only the timestamps of decoded frames count: the header may be wrong.
 """
 
 import io

@@ -1,17 +1,8 @@
 """Stage `video_features` from features that others have extracted: one source, or several joined by columns.
 
-A source is an HDF5 file or a folder of .npy and .npz files. In HDF5 a video is an array, or a group that holds one
-(VSLNet's I3D, MS-2D-TAN's C3D). In an .npz it is the array `features`, `pooler_output` or `last_hidden_state`
-(Moment-DETR's CLIP and SlowFast), or the only one. Ids with and without the prefix "v_" are the same video
-(ActivityNet).
-
-Lengths are reconciled as in Moment-DETR: each source may be cut to its first rows, all are cut to the shortest, and
-their columns are joined. Nothing is normalised; training does that. A video is rejected if a source lacks it, if its
-features are no numbers or have another dimension, or if it has another number of clips than ceil(duration /
-clip_length), within `TOLERANCE`.
-
-No file is trusted: no array is unpickled, no array larger than `MAX_BYTES` is read, and an HDF5 file is never followed
-into another file.
+A source is an HDF5 file (VSLNet's I3D, MS-2D-TAN's C3D) or a folder of .npy and .npz files (Moment-DETR's CLIP and
+SlowFast). As in Moment-DETR, all are cut to the shortest and joined; nothing is normalised. No file is trusted: no
+array is unpickled or larger than `MAX_BYTES`, and an HDF5 file is never followed into another file.
 """
 
 import zipfile

@@ -1,9 +1,4 @@
-"""Read the features of a data set into one contiguous float16 array, as training needs them.
-
-features = read_features(Store().newest("scenes", "video_features"))
-features["S0001"]                                # (clips, dimension), a view
-features.values, features.offsets, features.index  # everything at once, as for a GPU
-"""
+"""Read the features of a data set into one contiguous float16 array, as training needs them."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

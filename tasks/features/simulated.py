@@ -1,16 +1,8 @@
-"""Stage `video_features`, encoder `simulated`: clips made from a data set's sentences, without its videos.
+"""Stage `video_features`, encoder `simulated`: clips made from the sentences of a data set, without its videos.
 
-What the sentences say is planted in their windows, so training needs nothing but the annotations. Each lemma of a verb,
-noun, adjective, preposition or adverb is a concept, except subjects and auxiliaries. A clip is
-
-    map · (sum of the sentences' concepts + sum of other events' concepts + background + noise)
-
-Other events are real training sentences, most of which share a word with the video's own, so that no single word tells
-the moment: a model must combine words, as in a real video. Perception is not simulated. Figures on simulated clips rank
-ways of training; they are not figures of the data set.
-
-All random numbers come from the seed and the video's id, so a video has the same clips in any order and on any machine,
-except for the last bits in which sentence encoders differ between machines.
+A clip is map · (sum of the sentences' concepts + sum of other events' concepts + background + noise), with a concept
+for each lemma of a primitive. Other events are training sentences, most of which share a word with the
+video's own. Figures on simulated clips rank ways of training. Seed and video id determine all random numbers.
 """
 
 from collections import Counter

@@ -1,11 +1,8 @@
 """Stage `text_features`: token states and a pooled vector of every distinct text of the queries and the negatives.
 
-`tokens` are the last hidden states of a text's tokens, with the start and end token and without padding: the positions
-that Moment-DETR keeps. `pooled` is one vector for each text. The encoder is the text side of a CLIP, whose tokens are
-taken after its final layer norm and whose pooled vector is the end token's, projected into the space that texts and
-frames share; or any text encoder of transformers or sentence-transformers, with the pooling of sentence-transformers
-(the mean, for a plain transformers model). Texts of equal length are encoded together, so there is no padding and a
-text's vectors do not depend on the texts that are encoded with it.
+`tokens` are the last hidden states with start and end token and without padding, as in Moment-DETR. The encoder is the
+text side of a CLIP, or any text encoder of transformers or sentence-transformers. Texts of equal length are encoded
+together, so a text's vectors do not depend on the other texts.
 """
 
 from collections import Counter

@@ -1,16 +1,8 @@
 """Stages `video_features` and `patch_features`: CLIP features of the frames of every video of a data set.
 
-`video_features` has one feature for each clip (`penumbra.tasks.features.frames` defines the frame of a clip).
-`patch_features` has what CLIP sees in each patch of a few frames (VDI, section 3.4): the last hidden states before the
-projection, of one frame for every `PATCH_INTERVAL` seconds, quantised to a byte each. The largest state of a
-frame is 127 times its scale, so no state is off by more than half a scale; an hour of ViT-B/32 (7 × 7 patches of 768)
-at a frame every 4 s takes 900 × 37,632 bytes, 34 MB.
-
-Several videos are decoded, by other processes, and encoded at once. Each finished video is kept, so that a run that
-was killed decodes no finished video again.
-
-A video without a file, or one that can't be used, is rejected with its reason. A damaged file is used if what can be
-decoded reaches the end that its annotations state, to within a clip; an intact one if it has nine tenths of it.
+`patch_features` are the last hidden states of each patch of a frame every `PATCH_INTERVAL` seconds, a byte each (VDI,
+section 3.4). Other processes decode. A damaged file is used if what can be decoded reaches the end that its annotations
+state, to within a clip; an intact one if it has nine tenths of it.
 """
 
 import os

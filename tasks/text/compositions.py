@@ -1,17 +1,7 @@
-"""Novel-Composition and Novel-Word splits of a user's own queries, as in Compositional-Temporal-Grounding.
+"""Novel-Composition and Novel-Word splits of a user's own queries, as in Charades-CG (Li et al., CVPR 2022).
 
-The files of Li et al. (CVPR 2022) have these properties: a training video is in no test split; the queries of a test
-video are split by what the training queries lack. Novel-Word has the queries with a word that no training query has;
-Novel-Composition those whose words occur in training, but not together; Test-Trivial (`test`) the others. A composition
-is two lemmas of one of five types: `v-n` (verb and its object or place), `a-n`, `n-n`, `v-adv` (verb and its adverb,
-particle or preposition) and `p-n`.
-
-How the authors chose what they hold out is not known. Here words and pairs that occur in few videos are held out in an
-order that depends on the seed, alternating between types, and every video with one of them becomes a test video: 15 %
-of the test videos for words and 65 % for pairs; the others are drawn from the rest. For 1,200 videos of Charades-CG's
-training split (seed 0) the test queries are 52 / 36 / 12 % trivial, compositions and words; Charades-CG has
-43 / 48 / 10 %. A pair is held out only if both of its words stay in training. Words are verbs, nouns, adjectives,
-prepositions and adverbs; the authors' labels have other parts of speech, too.
+A training video is in no test split. Novel-Word has the test queries with a word that no training query has,
+Novel-Composition those with a pair of lemmas that occur in training, but not together; `test` has the others.
 """
 
 from collections import defaultdict
@@ -28,6 +18,8 @@ Pair = tuple[str, str, str]  # type, and two lemmas in the order of the type's n
 Word = tuple[str, str]  # part of speech, lemma
 Item = TypeVar("Item", bound=tuple[str, ...])
 
+# The authors' choice is not known. 1,200 training videos of Charades-CG (seed 0) give 52 / 36 / 12 % trivial queries,
+# compositions and words; Charades-CG has 43 / 48 / 10 %.
 MAX_SHARE = 0.03  # of the videos; a more frequent word or pair is not held out
 WORD_SHARE, PAIR_SHARE = 0.15, 0.65  # of the test videos
 

@@ -1,8 +1,7 @@
 """Stage `masks`: each training query with more and more of its primitives masked (SHINE, section 3.2 and Fig. 3).
 
-The primitives of a query are put into an order: class by class (by default verb, noun, adjective, preposition, adverb),
-from left to right within a class, and the subject last, if at all. Level k masks the first words of that order, so each
-level contains the previous one.
+Primitives are ordered by class, then from left to right, the subject last, if at all. Level k masks the first words of
+that order, so each level contains the previous one.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Selectional preferences: how often verbs occur with objects, places and manners in parsed sentences.
 
-A relation is (head, kind, preposition, dependent) in lemmas. Both annotation schemes of English spaCy pipelines are
-read: spaCy's own (dobj, prep, pobj) and Universal Dependencies (obj, obl, case). Counts are smoothed over similar
-words (Dagan, Lee & Pereira 1999): the company of "cup" is evidence for "mug".
+Both annotation schemes of English spaCy pipelines are read: spaCy's own (dobj, prep, pobj) and Universal Dependencies
+(obj, obl, case). Counts are smoothed over words that occur in similar relations (Dagan, Lee & Pereira 1999).
 """
 
 from collections import Counter, defaultdict

@@ -1,12 +1,7 @@
-"""Stage `visual_dynamic_queries`: the part of a query that one frame shows, and the part that needs several (VDI, 3.2).
+"""Stage `visual_dynamic_queries`: a query's noun chunks (static), and the rest of it (dynamic) (VDI, 3.2).
 
-The static query is the query's noun chunks ("a person", "the cup"), the dynamic one is the rest ("puts … under").
-spaCy finds the chunks in the dependency parse of the `tags` artifact. The paper leaves open:
-
-- CLIP has no mask token, so words are removed and not masked; the others are joined by blanks, without punctuation.
-- Determiners and pronouns belong to their chunk, as in spaCy; a single pronoun ("they") is a chunk, too.
-- If a query has no noun chunk, or consists of noun chunks only, both of its queries are the whole query, and `split` is
-  false. Training uses it in all losses but the two of VDI.
+CLIP has no mask token, so words are removed, and punctuation too. A query without noun chunks, or of nothing else, is
+not split: both of its queries are the whole query, which training leaves out of VDI's two losses.
 """
 
 from collections import Counter
