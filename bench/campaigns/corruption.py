@@ -175,7 +175,7 @@ def of_parts() -> Iterator[Kind]:
         (cut, "cut in half"),
         (lambda path: edit(path, '"kept":[0-9]+', '"kept":1'), "edited"),
     ):
-        yield Kind(f"a part's record {how}", lambda p, d=damage: d(file_of(p, "fills", record)))
+        yield Kind(f"a part's record {how}", lambda p, d=damage: d(file_of(p, "fills", record)), is_unnoticed=True)
         yield Kind(
             f"a part's record {how}, the manifest deleted",
             lambda p, d=damage: (d(file_of(p, "fills", record)), file_of(p, "fills").unlink()),

@@ -98,7 +98,7 @@ class Place:
 
     def changes(self, flow: str) -> dict[str, Any]:
         """Return the parameters of a flow."""
-        videos = {"folder": f"{self.dataset}/videos", "clip_length": 1.0, "workers": 1}
+        videos = {"folder": f"{self.dataset}/videos", "clip_length": 1.0}
         features = {"clip": CLIP, "videos": videos}
         return {"dataset": {"name": NAME, "folder": str(self.dataset)}} | {
             "build-negatives": NEGATIVES,

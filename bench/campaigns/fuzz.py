@@ -28,10 +28,11 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
+from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.decoders import Decoder, decode_in_threads
 from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.frames import VideoSummary
-from penumbra.tasks.features.imports import Importer, Imports, Source, open_source
+from penumbra.tasks.features.imports import ImportedFeatures, Imports, Source
 from penumbra.tasks.features.reading import matrix_of
 from tests.films import film
 
@@ -129,11 +130,12 @@ def _imported(path: Path) -> Outcome:
     outcome = Outcome()
     vids = list("abc") if path.is_file() else [CASE, INTACT]
     imports = Imports(sources=[Source(path=str(path), dimension=MATRIX.shape[1])])
+    stage = ImportedFeatures(Artifact(root="/", dataset="d", stage="annotations", key=""), imports, 1.0)
+    vars(stage)["durations"] = dict.fromkeys(vids, 10.0)
     try:
-        opened = open_source(path, "")
+        part = stage.part(vids)
     except FeatureError:
         return Outcome(reasons=Counter({"no HDF5 file": 1}))
-    part = Importer(imports, 1.0, [opened], dict.fromkeys(vids, 10.0)).part(vids)
     kept = dict(zip(part.rows["vid"].to_pylist(), _matrices(part.rows), strict=True))
     reasons = {row["qid"]: row["reason"] for row in part.rejected}
     whole = {vid: np.array_equal(matrix, MATRIX.astype(np.float16)) for vid, matrix in kept.items()}
