@@ -262,8 +262,8 @@ class Store(Catalogue):
             if record.rejected:
                 rows = decode(self.files.read(path_of(artifact, record.rejected)), ["reason"])
                 reasons.update(rows["reason"].to_pylist())
-            for name, value in record.made_with.items():
-                facts.setdefault(name, set()).add(value)
+            for name, fact in record.made_with.items():
+                facts.setdefault(name, set()).add(fact)
         for name, value in [item for part in measured for item in part.items()]:
             sums[name] = sums.get(name, 0.0) + value
         ended = datetime.now(UTC)

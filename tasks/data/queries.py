@@ -200,7 +200,8 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
     if not isinstance(queries, pd.DataFrame):
         rows = [{"query": query} for query in queries]
     elif "query" in queries.columns:
-        rows = queries.astype(object).where(queries.notna(), None).to_dict("records")  # NaN is pandas' None
+        known = queries.astype(object).where(queries.notna(), None)  # NaN is pandas' None
+        rows = [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
     else:
         raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, queries.columns))}")
     splits: dict[str, list[dict[str, Any]]] = {}

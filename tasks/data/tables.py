@@ -52,8 +52,11 @@ def read_table(path: Path) -> OwnTable:
         raise DatasetError(f"{path} can't be read ({error.strerror or error}): give the path of a file") from None
     if not numbered:
         raise DatasetError(f"{path} holds no row: is it the right file?")
-    empty = lambda cell: (isinstance(cell, str) and not cell.strip()) or cell != cell  # noqa: E731, PLR0124 (NaN)
-    rows = [{name: None if empty(cell) else cell for name, cell in row.items()} for _, row in numbered]
+
+    def is_empty(cell: Any) -> bool:
+        return not cell.strip() if isinstance(cell, str) else isinstance(cell, float) and math.isnan(cell)
+
+    rows = [{name: None if is_empty(cell) else cell for name, cell in row.items()} for _, row in numbered]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return OwnTable(path, columns, rows, [f"{path.name}:{number}" for number, _ in numbered])
 

@@ -116,7 +116,7 @@ def load(clip: Clip, device: str = "auto") -> Encoder:
         kind = AutoConfig.from_pretrained(origin, local_files_only=local).model_type
         if kind != "clip":
             raise FeatureError(f"{name} is a {kind} model and no CLIP: name a CLIP of transformers")
-        options = {"local_files_only": local, "use_safetensors": True, "dtype": torch.float32}
+        options: dict[str, Any] = {"local_files_only": local, "use_safetensors": True, "dtype": torch.float32}
         model: Any = CLIPModel.from_pretrained(origin, **options)
         channels = model.config.vision_config.num_channels
         if channels % CHANNELS:
