@@ -97,9 +97,9 @@ class Materials:
     def check(self, row: RowPlan) -> None:
         """Raise `RunError` if a row reads features of a CLIP that neither exist nor can be extracted."""
         model, inputs = row.settings.model, row.settings.inputs
-        frames = None if inputs.video_features else model.frames_of
-        needed = {"video_features": frames, "patch_features": model.patches_of}
-        missing = [stage for stage, of in needed.items() if of and not newest_of_encoder(self.dataset.name, stage, of)]
+        stages = {*([] if inputs.video_features else ["video_features"]), *({"patch_features"} & model.reads)}
+        of = model.frames_of
+        missing = [it for it in sorted(stages) if of and not newest_of_encoder(self.dataset.name, it, of)]
         folder = videos_folder(self.dataset.name, row.features.videos)
         if missing and not (folder.is_dir() and any(folder.iterdir())):
             raise RunError(
@@ -118,7 +118,7 @@ class Materials:
         settings = row.settings
         queries = queries_of(self.dataset, row.negatives)
         named, negatives = named_sources(queries.annotations, settings.inputs), None
-        if settings.model.reads_negatives:
+        if "negatives" in settings.model.reads:
             negatives = None if row.row.changes.keys() & NEGATIVES else named.get("negatives")
             negatives = negatives or self.negatives(row.negatives).negatives
         wanted, newest = row.features, self.newest
@@ -128,7 +128,7 @@ class Materials:
             newest = newest_of_encoder(self.dataset.name, "video_features", encoder)
         extracted = any(getattr(wanted, name).model_fields_set for name in ("videos", "imports", "simulation"))
         videos = named.get("video_features") or ((newest,) if newest and not extracted else ())
-        wanted = wanted.with_patches(bool(settings.model.patches_of))
+        wanted = wanted.with_patches("patch_features" in settings.model.reads)
         features = features_of(self.dataset, negatives, wanted, named.get("text_features"), videos)
         in_video = named.get("in_video_negatives", queries.in_video_negatives)
         in_video = queries.in_video_negatives if "pairing" in row.row.changes else in_video

@@ -45,7 +45,7 @@ def full_pipeline(
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
     preset = preset_for(dataset, preset, model)
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
-    extraction = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))
+    extraction = features_with_preset(preset, features).with_patches("patch_features" in settings.model.reads)
     with use_engine(engine):
         built = negatives_of(dataset, negatives)
         with plan_if(negatives.filling.dry_run):

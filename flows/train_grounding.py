@@ -44,6 +44,6 @@ def train(sources: Sources, settings: Settings, preset: str | None) -> tuple[Art
 
 def with_parts(sources: Sources, settings: Settings) -> Sources:
     """Add the queries' static and dynamic parts if the model reads them."""
-    if not settings.model.reads_parts or not sources.tags:
+    if "visual_dynamic_queries" not in settings.model.reads or not sources.tags:
         return sources
     return replace(sources, visual_dynamic_queries=run(VisualDynamicQueries(sources.tags)))

@@ -68,8 +68,6 @@ class Alignment(NamedTuple):
 
 @dataclass
 class Outputs:
-    """The outputs of a model for a batch."""
-
     logits: Tensor  # [layers, batch, queries, 2], class 0 is foreground; the last layer's are the answer
     spans: Tensor  # [layers, batch, queries, 2] as (centre, width)
     saliency: Tensor  # [batch, clips]

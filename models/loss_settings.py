@@ -8,8 +8,6 @@ Ranking = Literal["relative", "absolute"]
 
 @dataclass(frozen=True)
 class MatchingCosts:
-    """Weights of the three costs of an assignment."""
-
     span: float = 10.0
     giou: float = 1.0
     label: float = 4.0
@@ -32,7 +30,6 @@ class LossSettings:
 
     @property
     def has_pair_hinge(self) -> bool:
-        """Whether the hinge of clip pairs is a loss."""
         return self.pair_hinge is not False
 
     @property
@@ -42,12 +39,10 @@ class LossSettings:
 
     @property
     def needs_negative(self) -> bool:
-        """Whether a step encodes the batch's negatives."""
         return self.existence > 0
 
     @property
     def needs_hard(self) -> bool:
-        """Whether a step encodes the hard negatives."""
         return False
 
 

@@ -44,7 +44,6 @@ class Targets:
     false: Tensor | None = None  # [texts, batch], which texts of `Outputs.existence` after the first have no moment
 
     def split(self) -> list["Targets"]:
-        """Return the targets of each branch."""
         if self.branches == 1:
             return [self]
         parts: Any = zip(*(column.chunk(self.branches) for column in self._columns()), strict=True)

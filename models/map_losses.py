@@ -17,8 +17,6 @@ from penumbra.models.spans import iou
 
 @dataclass
 class MapTargets:
-    """The ground truth of a batch's sentences."""
-
     overlap: Tensor  # [sentences, candidates], hull IoU of each candidate with the best of the sentence's windows
     windows: Tensor  # [sentences, windows, 2] in seconds
     window_mask: Tensor  # [sentences, windows], True where a window exists
@@ -62,7 +60,6 @@ class MMNLosses:
 
     @property
     def needs_hard(self) -> bool:
-        """Whether a step encodes the hard negatives."""
         return self.shine
 
 
@@ -75,7 +72,6 @@ class VDILosses(MMNLosses):
 
 
 def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) -> Losses:
-    """Return all losses of a batch."""
     s, video_of = settings, outputs.video_of
     overlap = candidate_iou_loss(outputs.iou_logits(), targets.overlap, s.lowest, s.highest)
     cells, sentences = outputs.cell_contrast, outputs.sentence_contrast

@@ -51,7 +51,6 @@ class MMNSettings:
 
     @property
     def stride(self) -> int:
-        """Number of segments between two clips."""
         return self.segments // self.clips
 
 
@@ -276,7 +275,6 @@ class MMN(nn.Module):
         self.register_buffer("places", places, persistent=False)
 
     def forward(self, inputs: MapInputs) -> MapOutputs:
-        """Return candidates of every video and sentences in both spaces."""
         s, shape = self.settings, (*inputs.video.shape[1:], inputs.text.shape[-1])
         if shape != (s.segments, s.video_dim, s.text_dim):
             raise ValueError(
@@ -296,7 +294,6 @@ class MMN(nn.Module):
         return outputs
 
     def _existence(self, outputs: MapOutputs, head: ExistenceHead) -> Tensor:
-        """Return `MapOutputs.existence`."""
         video_of, own = outputs.video_of, (outputs.sentence_iou, outputs.sentence_contrast)
         texts = [own]
         if self.training and len(outputs.cell_iou) > 1:

@@ -19,8 +19,6 @@ TEMPERATURE = 10000.0  # of sine positions
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them."""
-
     def __init__(self, width: int, hidden: int, out: int, layers: int) -> None:
         super().__init__()
         sizes = [width, *[hidden] * (layers - 1), out]
@@ -94,17 +92,14 @@ class Dropout(nn.Module):
 
     @property
     def rate(self) -> float:
-        """The current probability: p in training, else 0."""
         return self.p if self.training else 0.0
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the values, zeros with probability p and the rest over 1 - p."""
         if self.rate and is_eager_on_cpu(values):
             return values * keep_mask(values.shape, self.rate, values.dtype).mul_(1 / (1 - self.rate))
         return functional.dropout(values, self.rate)
 
     def add(self, residual: Tensor, branch: Tensor) -> Tensor:
-        """Return the residual plus the branch after dropout."""
         if self.rate and is_eager_on_cpu(branch):
             kept = branch * keep_mask(branch.shape, self.rate, branch.dtype)
             return torch.add(residual, kept, alpha=1 / (1 - self.rate))

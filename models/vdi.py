@@ -145,12 +145,10 @@ class VDI(nn.Module):
         self.dynamics = SpatialDynamics(injection) if injection.patch_dim else None
 
     def forward(self, inputs: MapInputs) -> MapOutputs:
-        """Return candidates and sentences in both spaces, for prediction; texts are ids."""
         outputs: MapOutputs = self.grounding(self.encode(inputs))
         return outputs
 
     def encode(self, inputs: MapInputs) -> MapInputs:
-        """Return the inputs with every text as one feature."""
         text = self.text_encoder(inputs.text, inputs.text_mask)[:, None]
         hard = mask = None
         if inputs.hard_text is not None and inputs.hard_mask is not None:
@@ -162,7 +160,6 @@ class VDI(nn.Module):
         return replace(inputs, text=text, text_mask=text_mask, hard_text=hard, hard_mask=mask)
 
     def inject(self, inputs: InjectedInputs) -> Injected:
-        """Return the vectors that the two losses compare."""
         static, dynamic = self.text_encoder(*inputs.static), self.text_encoder(*inputs.dynamic)
         texts = {"static": static, "dynamic": dynamic, "none": static}
         if self.injection.context == "query":

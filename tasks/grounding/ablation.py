@@ -183,8 +183,8 @@ def listing(plans: Sequence[RowPlan]) -> Iterator[tuple[str, str, str, str]]:
         if changes.pop("preset", None) and row.preset:
             changes = {"preset": row.preset, **changes}
         shown = yaml.safe_dump(changes, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
-        negatives = ["of the same video"] if row.settings.model.reads_in_video else []
-        if row.settings.model.reads_negatives:
+        negatives = ["of the same video"] if "in_video_negatives" in row.settings.model.reads else []
+        if "negatives" in row.settings.model.reads:
             owner = owners.setdefault(row.negatives.model_dump_json(), row.row.label)
             negatives.append("its own" if owner == row.row.label else f"those of {owner!r}")
         model = row.settings.model.name

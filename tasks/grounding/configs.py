@@ -130,9 +130,9 @@ class ModelConfig(Parameters):
         return self.name
 
     @property
-    def reads_negatives(self) -> bool:
-        """Whether training reads generated hard negatives."""
-        return False
+    def reads(self) -> set[str]:
+        """The stages that training reads in addition to queries and features of texts and videos."""
+        return set()
 
     def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
         """Return the parameters that switch training on generated hard negatives on or off.
@@ -149,23 +149,8 @@ class ModelConfig(Parameters):
         return False
 
     @property
-    def reads_in_video(self) -> bool:
-        """Whether training reads other queries of the same video as negatives."""
-        return False
-
-    @property
-    def reads_parts(self) -> bool:
-        """Whether training reads the static and dynamic parts of queries (`visual_dynamic_queries`)."""
-        return False
-
-    @property
     def frames_of(self) -> str | None:
-        """The encoder whose features of videos training reads, or None: of any."""
-        return None
-
-    @property
-    def patches_of(self) -> str | None:
-        """The encoder whose patch features training reads, or None."""
+        """The encoder whose features of videos and patches training reads, or None: of any."""
         return None
 
 
@@ -230,7 +215,6 @@ class Training(Parameters):
         return self.validation if isinstance(self.validation, tuple) else ()
 
     def learning_rate_at(self, epoch: int) -> float:
-        """Return the learning rate of an epoch, counted from 0."""
         if isinstance(self.milestones, int):
             drops = epoch // self.milestones
         else:

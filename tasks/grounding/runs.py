@@ -52,7 +52,6 @@ def weights_path(source: str) -> Path:
 
 
 def last_epoch(folder: Path) -> int:
-    """Return how many epochs of a run are in its checkpoint."""
     return int(_read_json(folder / "last.json").get("epoch", 0))
 
 
@@ -115,17 +114,14 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """The folder of its checkpoints."""
         return run_folder(self.metrics)
 
     @property
     def evaluation(self) -> Artifact | None:
-        """Its newest evaluation."""
         return next((it for it in reversed(self.artifacts) if it.stage == EVALUATION), None)
 
     @cached_property
     def size(self) -> int:
-        """The bytes of its files."""
         return sum(self.files().values())
 
     def row(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penumbra.models.transformer import AnchorDecoder, Attention, Dropout, attend, keep_mask, padding_bias
+from penumbra.models.transformer import Attention, Dropout, attend, keep_mask, padding_bias
 
 
 def attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -51,16 +51,3 @@ def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
     assert abs(float(shares.mean()) - p) < 4 * (p * (1 - p) / shares.numel()) ** 0.5 + 4 * 0.5 / 256 / 100**0.5
     dropped = Dropout(p)(torch.ones(200, 1000))
     assert set(dropped.unique().tolist()) <= {0.0, float(torch.tensor(1 / (1 - p)))}
-
-
-def test_anchors_are_refined_in_float32_under_autocast() -> None:
-    torch.manual_seed(0)
-    decoder = AnchorDecoder(16, 2, 24, 2, 0.0).eval()
-    assert decoder.refine_head is not None
-    memory, anchors, bias = torch.randn(2, 7, 16), torch.randn(5, 2), torch.zeros(2, 1, 1, 7)
-    kinds: list[torch.dtype] = []
-    decoder.refine_head.layers[-1].register_forward_hook(lambda module, given, out: kinds.append(out.dtype))
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        _, references = decoder(anchors, memory, torch.randn(2, 7, 16), bias)
-    assert kinds == [torch.float32] * 2
-    assert references.dtype == torch.float32

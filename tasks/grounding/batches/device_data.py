@@ -129,7 +129,6 @@ class DeviceData:
         return len(self.examples)
 
     def inputs(self, rows: Tensor, hard: bool = False) -> Inputs:
-        """Gather the queries `rows` [batch] (on the CPU), with their hard negatives or without."""
         multiple, host = MULTIPLE if self.group_by_length else 1, rows.numpy()
         longest = self.videos.longest(self.host["video"][host], multiple)
         words = self.texts.longest(self.host["text"][host], multiple)
@@ -145,13 +144,11 @@ class DeviceData:
         return Inputs(video, video_mask, text.float(), text_mask, hard_text.float(), hard_mask)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
-        """Return the rows of each batch of an epoch."""
         if self.group_by_length:
             return length_groups(self.videos.host_lengths[self.host["video"]], self.batch_size, seed, epoch)
         return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
-        """Return inputs and targets of the queries `rows` [batch] (on the CPU)."""
         rows = apart(rows, self.host["video"]) if self.negatives_apart else rows
         inputs = self.inputs(rows, self.hard)
         index = rows.to(self.device, non_blocking=True)
@@ -171,7 +168,6 @@ class DeviceData:
         return inputs, Targets(spans, present, scores, mask, high, low, missing, false=false)
 
     def _windows(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return windows [batch, windows, 2] and which exist [batch, windows], at most five a query."""
         windows, count = self.columns["windows"][index], self.columns["window_count"][index]
         present = torch.arange(windows.shape[1], device=self.device) < count[:, None]
         if windows.shape[1] <= MOST_WINDOWS:

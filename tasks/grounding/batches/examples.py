@@ -59,11 +59,9 @@ class Features:
 
     @property
     def channels(self) -> int:
-        """Width of a row."""
         return self.values.shape[1]
 
     def to(self, device: torch.device) -> "Features":
-        """Return the features on the device, where they are copied to once; they have at least one row there."""
         values = self.values if len(self.values) else self.values.new_zeros(1, *self.values.shape[1:])
         norms = None if self.norms is None else self.norms.to(device)
         return replace(self, values=values.to(device), norms=norms, patches=self.patches and self.patches.to(device))
@@ -102,7 +100,6 @@ class VideoPatches:
     frames: Features
 
     def to(self, device: torch.device) -> "VideoPatches":
-        """Return the patches on the device."""
         return VideoPatches(self.states.to(device), self.scale.to(device), self.frames.to(device))
 
     def gather(self, videos: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:

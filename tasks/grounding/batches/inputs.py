@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.extraction import ExtractedFeatures
 from penumbra.tasks.grounding.batches.examples import (
@@ -47,13 +47,8 @@ class Sources:
 
     def read_by(self, model: ModelConfig) -> "Sources":
         """Return the artifacts that the training of a model reads."""
-        return replace(
-            self,
-            negatives=self.negatives if model.reads_negatives else None,
-            in_video_negatives=self.in_video_negatives if model.reads_in_video else None,
-            visual_dynamic_queries=self.visual_dynamic_queries if model.reads_parts else None,
-            patch_features=self.patch_features if model.patches_of else None,
-        )
+        optional = {"negatives", "in_video_negatives", "visual_dynamic_queries", "patch_features"}
+        return replace(self, **dict.fromkeys(optional - model.reads))
 
 
 def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
@@ -84,33 +79,23 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
 
     Raises `ArtifactError` naming the stage that has not run, and what `named_sources` raises.
     """
-    store, dataset, named = Store(), annotations.dataset, named_sources(annotations, settings.inputs)
-    model = settings.model
-
-    def find(stage: str, wanted: bool) -> Artifact | None:
-        return (named.get(stage) or store.newest(dataset, stage)) if wanted else None
-
-    patches = None
-    if model.patches_of:
-        try:
-            patches = _of_encoder(store, dataset, "patch_features", model.patches_of)
-        except (ArtifactError, FeatureError):
+    store, dataset, model = Store(), annotations.dataset, settings.model
+    found, encoder = named_sources(annotations, settings.inputs), model.frames_of
+    for stage in ("text_features", *sorted({"negatives", "in_video_negatives"} & model.reads)):
+        found[stage] = found.get(stage) or store.newest(dataset, stage)
+    if "video_features" not in found:
+        frames = newest_of_encoder(dataset, "video_features", encoder) if encoder else None
+        found["video_features"] = (frames or store.newest(dataset, "video_features"),)
+    if "patch_features" in model.reads and encoder:
+        found["patch_features"] = newest_of_encoder(dataset, "patch_features", encoder)
+        if found["patch_features"] is None:
             raise FeatureError(
-                f"losses.spatial_dynamics needs {dataset}/patch_features of {model.patches_of}: run extract-features "
-                f"{dataset} --param videos.patches=true --param clip.encoder={model.patches_of}"
-            ) from None
-    frames = newest_of_encoder(dataset, "video_features", model.frames_of) if model.frames_of else None
-    tags = (newest_tags(annotations) or store.newest(dataset, "tags")) if model.reads_parts else None
-    return Sources(
-        annotations,
-        named.get("text_features") or store.newest(dataset, "text_features"),
-        named.get("video_features") or (frames or store.newest(dataset, "video_features"),),
-        find("negatives", model.reads_negatives),
-        find("in_video_negatives", model.reads_in_video),
-        None,
-        patches,
-        tags,
-    )
+                f"losses.spatial_dynamics needs {dataset}/patch_features of {encoder}: run extract-features "
+                f"{dataset} --param videos.patches=true --param clip.encoder={encoder}"
+            )
+    if "visual_dynamic_queries" in model.reads:
+        found["tags"] = newest_tags(annotations) or store.newest(dataset, "tags")
+    return Sources(annotations, **found).read_by(model)
 
 
 def newest_tags(annotations: Artifact) -> Artifact | None:
@@ -173,16 +158,13 @@ class Loaded:
     parts: dict[str, tuple[str, str]] | None = None
 
     def splits(self) -> list[str]:
-        """Return the splits, in the order of the table."""
         return list(dict.fromkeys(row["split"] for row in self.rows))
 
     def of_split(self, splits: Iterable[str]) -> list[dict[str, Any]]:
-        """Return the rows of some splits."""
         wanted = set(splits)
         return [row for row in self.rows if row["split"] in wanted]
 
     def examples_of(self, rows: Iterable[dict[str, Any]], stage: str) -> Examples:
-        """Return examples of some rows."""
         return make_examples(rows, self.negatives, self.videos, self.texts, stage, self.in_video, self.parts)
 
 

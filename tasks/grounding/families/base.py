@@ -60,7 +60,6 @@ class System(ABC, Generic[Config]):
 
     @property
     def bf16(self) -> bool:
-        """Whether autocast is on."""
         return self.settings.training.precision == "bf16"
 
     @property
@@ -103,7 +102,6 @@ class System(ABC, Generic[Config]):
 
 
 def trained(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Return the weights that training changes."""
     return (parameter for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -137,7 +135,6 @@ class Objective(nn.Module):
         self.model, self.outputs, self.losses, self.bf16 = model, outputs, losses, bf16
 
     def forward(self, batch: tuple[Any, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the total with gradient, and all terms without."""
         inputs, targets = batch
         with autocast(next(self.model.parameters()).device, self.bf16):
             outputs = self.outputs(inputs)
@@ -175,8 +172,8 @@ class HardNegativeModel(ModelConfig):
         return self.name + "+shine" * self.losses.shine + "+existence" * (self.losses.existence > 0)
 
     @property
-    def reads_negatives(self) -> bool:
-        return self.losses.shine
+    def reads(self) -> set[str]:
+        return {"negatives"} if self.losses.shine else set()
 
     def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
         return {"losses": {"shine": wanted}}

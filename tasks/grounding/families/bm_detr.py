@@ -68,16 +68,13 @@ class BMDETRConfig(DETRConfig):
         return self.name + "+existence" * (self.losses.existence > 0)
 
     @property
-    def reads_negatives(self) -> bool:
-        return self.losses.negatives in ("generated", "both")
+    def reads(self) -> set[str]:
+        kinds = {"in_video": {"in_video_negatives"}, "generated": {"negatives"}, "none": set[str]()}
+        return kinds.get(self.losses.negatives, {"in_video_negatives", "negatives"})
 
     def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
         """See `ModelConfig.on_hard_negatives`: its own negatives join the queries of the same video, or do not."""
         return {"losses": {"negatives": "both" if wanted else "in_video"}}
-
-    @property
-    def reads_in_video(self) -> bool:
-        return self.losses.negatives in ("in_video", "both")
 
 
 # -- negative queries -------------------------------------------------------------------------------------------------
@@ -155,7 +152,6 @@ class BackgroundData(DeviceData):
         return distinct_videos(self.host["video"], self.batch_size, seed, epoch)
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
-        """Return queries with their negatives; with shifting, shifted videos are a second branch."""
         inputs, targets = super().batch(rows)
         index = rows.to(self.device, non_blocking=True)
         inside = self.clips.gather(index, targets.video_mask.shape[1])[0][..., 1]

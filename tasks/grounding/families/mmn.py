@@ -100,13 +100,11 @@ class MapData:
         return len(self.examples)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
-        """Return the numbers of the videos of each batch."""
         self.late = epoch >= self.losses.full_epochs
         order = np.random.default_rng((seed, epoch)).permutation(len(self.labelled))
         return list(torch.split(torch.from_numpy(order), self.batch_size))
 
     def batch(self, rows: Tensor) -> tuple[MapInputs, MapTargets]:
-        """Return the videos `rows` with their sentences, and their targets."""
         videos, sentences = map(list, zip(*(self.labelled[n] for n in rows.tolist()), strict=True))
         inputs, index = self.inputs(videos, sentences, self.losses.shine)
         return inputs, replace(self.targets(index), false=self._false(inputs.video_of, np.concatenate(sentences)))
@@ -125,7 +123,6 @@ class MapData:
         return torch.cat((empty, *false)).to(self.device, non_blocking=True)
 
     def targets(self, index: Tensor) -> MapTargets:
-        """Return the targets of the queries `index` [sentences]."""
         windows, present = self.columns["windows"][index], self.columns["present"][index]
         overlap = candidate_overlap(self.cells, self.sizes.clips, self.columns["duration"][index], windows, present)
         missing = self.columns["hard_present"][:, index] if self.losses.shine else None
@@ -165,8 +162,6 @@ class MapData:
 
 
 class MMNSystem(System[AnMMN]):
-    """Family of MMN."""
-
     models: ClassVar[tuple[type[ModelConfig], ...]] = (MMNConfig,)
 
     def build(self, video_dim: int, text_dim: int) -> nn.Module:

@@ -69,16 +69,13 @@ class VDIConfig(MapConfig):
         return InjectionSettings(width, patch_dim, grid, o.motion, o.injection_heads, o.injection_dropout, o.context)
 
     @property
-    def reads_parts(self) -> bool:
-        return True
+    def reads(self) -> set[str]:
+        patches = {"patch_features"} if self.losses.spatial_dynamics else set[str]()
+        return {"visual_dynamic_queries"} | patches | super().reads
 
     @property
     def frames_of(self) -> str | None:
         return self.clip_encoder
-
-    @property
-    def patches_of(self) -> str | None:
-        return self.clip_encoder if self.losses.spatial_dynamics else None
 
 
 class ClipText(nn.Module):
@@ -129,10 +126,9 @@ class VDIData(MapData):
         )
         rows = [[ids.index[text] for text in pair] for pair in examples.parts]
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
-        self.patches = self.videos.patches if config.patches_of else None
+        self.patches = self.videos.patches if config.losses.spatial_dynamics else None
 
     def batch(self, rows: Tensor) -> tuple[InjectedInputs, MapTargets]:  # type: ignore[override]
-        """Return the videos `rows` with their sentences and the sentences' parts, and their targets."""
         inputs, targets = super().batch(rows)
         host = np.concatenate([self.labelled[n][1] for n in rows.tolist()])
         parts = self.parts[host]
@@ -144,13 +140,10 @@ class VDIData(MapData):
         return InjectedInputs(inputs, static, dynamic, split, seen), targets
 
     def seen(self, videos: list[int]) -> Patches | None:
-        """Return frames and patches of videos [videos]; None without motion."""
         return None if self.patches is None else Patches(*self.patches.gather(np.array(videos)))
 
 
 class VDISystem(MMNSystem[VDIConfig]):
-    """Family of VDI."""
-
     models = (VDIConfig,)
 
     def build(self, video_dim: int, text_dim: int) -> vdi.VDI:
@@ -191,7 +184,6 @@ class VDISystem(MMNSystem[VDIConfig]):
         return Objective(model, lambda inputs: (net(inputs.map), net.inject(inputs), inputs), losses, self.bf16)
 
     def parameters(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return two groups: the text encoder learns at a share of the rate."""
         net = cast(vdi.VDI, model)
         text = list(trained(net.text_encoder))
         of_text = {id(weight) for weight in text}

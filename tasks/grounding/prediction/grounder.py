@@ -160,7 +160,6 @@ class Grounder:
             return encode_video(encoder, decoder, path, thumbnails=FRAMES)
 
     def ask(self, watched: Watched, queries: Sequence[str]) -> list[Grounding]:
-        """Return each query's moments in an encoded video."""
         texts, inputs, clip = checked(queries), self.settings.inputs, self.clip_length
         distinct = list(dict.fromkeys(texts))
         tokens, _, _ = self.text_encoder.encode(distinct)

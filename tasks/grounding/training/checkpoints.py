@@ -114,7 +114,6 @@ def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dic
 
 
 def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore what `optimiser_tensors` returned."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         kind, _, name = key.partition(".")

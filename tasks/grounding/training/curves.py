@@ -16,7 +16,6 @@ Curves = dict[tuple[str, str], list[tuple[float, float]]]
 
 
 def curves_of(rows: Iterable[Mapping[str, Any]]) -> Curves:
-    """Return the points (epoch, value) of each metric by split and name."""
     curves: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         curves[row["split"], row["name"]].append((row["epoch"], row["value"]))

@@ -39,7 +39,6 @@ class Progress:
     chosen_by: str = "sum"
 
     def line(self) -> str:
-        """Return the state in one line."""
         newest = {row["name"]: row["value"] for row in self.history if row["epoch"] == self.epoch}
         chosen, loss = newest.get("chosen_by"), newest.get("total")
         metric = "R1@0.5 + R1@0.7 + mIoU" if self.chosen_by == "sum" else self.chosen_by
@@ -96,7 +95,6 @@ def _package(module: str, extra: str) -> Any:
 
 @contextmanager
 def _tensorboard(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Write]:
-    """Write event files into the run's folder."""
     place = folder / "tensorboard" / run
     # purge_step: discard what an earlier process wrote
     writer = _package("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(place), purge_step=0)

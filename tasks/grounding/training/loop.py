@@ -63,7 +63,6 @@ class Job:
 
 
 def world_size() -> int:
-    """Return how many processes train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -110,7 +109,6 @@ def return_memory() -> None:
 
 
 def has_glibc() -> bool:
-    """Return whether glibc manages this process's memory."""
     return platform.system() == "Linux" and platform.libc_ver()[0] == "glibc"
 
 
@@ -184,7 +182,6 @@ class Trainer:
         return self.history
 
     def run_epoch(self) -> None:
-        """Train one epoch, evaluate if it is due, and write a checkpoint."""
         config, started = self.job.settings.training, time.perf_counter()
         learning_rate = config.learning_rate_at(self.epoch)
         for group in self.optimiser.param_groups:
@@ -303,7 +300,6 @@ class Trainer:
 
 
 def train(job: Job, observe: Observer = ignore) -> list[Row]:
-    """Train to the end, alone or with the other processes of a launcher; return the rows of the `metrics` table."""
     keep_memory()
     # a loss that is switched off leaves weights without a gradient, for which DDP would wait
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)

@@ -64,7 +64,6 @@ class Settings(BaseSettings):
     model: Model = QDDETRConfig()
 
     def with_seed(self, seed: int) -> "Settings":
-        """Return the same settings with another seed."""
         return self.model_copy(update={"training": self.training.model_copy(update={"seed": seed})})
 
     def determines(self) -> dict[str, Any]:
@@ -112,7 +111,6 @@ class Settings(BaseSettings):
 
 
 def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """Return the settings without those of some names, in groups, too."""
     return {
         name: _without(value, names) if isinstance(value, Mapping) else value
         for name, value in values.items()

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,21 +9,13 @@ import torch
 from torch import Tensor
 
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.device_data import DeviceData, apart, draw_pairs, endpoint_features, length_groups
+from penumbra.tasks.grounding.batches.device_data import DeviceData, apart, draw_pairs, length_groups
 from penumbra.tasks.grounding.batches.examples import Features, clip_range, joined, make_examples, normalised
 from tests.golden.reading import Golden, close, golden_files, read_golden
-from tests.grounding_data import data, features, negatives, rows, texts, videos
+from tests.grounding_data import features, negatives, rows, texts, videos
 
 CPU = torch.device("cpu")
 BAD = "are empty or hold a NaN"
-
-
-def device_data(count: int = 24, **changes: Any) -> DeviceData:
-    return DeviceData(data(count), videos(), texts(count), CPU, **changes)
-
-
-def first_rows(several: Features) -> dict[str, Tensor]:
-    return {name: several.values[several.offsets[row] :] for name, row in several.index.items()}
 
 
 # -- against the published loaders ---------------------------------------------------------------------------------
@@ -87,26 +78,6 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
 
 
 # -- features ------------------------------------------------------------------------------------------------------
-
-
-def test_gathered_rows_equal_those_of_a_loop() -> None:
-    found = features(["a", "b", "c"], [3, 1, 5], seed=0)
-    values, mask = found.gather(torch.tensor([[2, 1], [0, 2]]), 4)
-    assert values.shape == (2, 2, 4, 12)
-    for place, item in (((0, 0), 2), ((0, 1), 1), ((1, 0), 0), ((1, 1), 2)):
-        own = found.values[found.offsets[item] : found.offsets[item + 1]][:4]
-        assert torch.equal(values[place][: len(own)], own)
-        assert not values[place][len(own) :].any()
-        assert mask[place].tolist() == [True] * len(own) + [False] * (4 - len(own))
-    assert found.longest(np.array([0, 1])) == 3
-    assert found.longest(np.array([0, 1]), multiple=4) == 4
-    assert found.longest(np.array([0, 1]), multiple=8) == 5
-
-
-def test_endpoints() -> None:
-    mask = torch.tensor([[True, True, True, True], [True, True, False, False]])
-    assert endpoint_features(mask)[0].tolist() == [[0, 0.25], [0.25, 0.5], [0.5, 0.75], [0.75, 1.0]]
-    assert endpoint_features(mask)[1].tolist() == [[0, 0.5], [0.5, 1.0], [0, 0], [0, 0]]
 
 
 def test_features_stay_halves_in_one_copy_and_gathered_rows_are_unit_vectors() -> None:
@@ -187,14 +158,6 @@ def test_a_window_has_at_least_one_clip_inside_the_video(
     window: tuple[float, float], clips: int, wanted: tuple[int, int]
 ) -> None:
     assert clip_range(*window, clips, 2.0) == wanted
-
-
-def test_spans_are_fractions_of_all_clips_and_not_clamped() -> None:
-    found = rows(2)
-    found[0]["windows"], found[1]["windows"] = [[6.0, 15.0]], [[0.0, 14.0]]
-    whole = DeviceData(make_examples(found, {}, videos(), texts(2)), videos(), texts(2), CPU)
-    spans = whole.batch(torch.arange(2))[1].spans[:, 0]
-    torch.testing.assert_close(spans, torch.tensor([[10.5 / 12, 9 / 12], [0.5, 1.0]]))
 
 
 def test_of_many_windows_five_are_drawn_anew() -> None:
@@ -278,13 +241,3 @@ def test_the_next_query_of_a_batch_is_of_another_video_where_the_batch_allows_it
             assert same <= (video[rows] == np.roll(video[rows], -1)).sum()
     distinct = torch.tensor([2, 0, 1])
     assert apart(distinct, np.arange(3)) is distinct
-
-
-@pytest.mark.parametrize("grouped", [False, True])
-def test_a_negative_is_no_query_of_the_same_video(grouped: bool) -> None:
-    own = device_data(negatives_apart=True, batch_size=8, group_by_length=grouped)
-    names = {tuple(rows[0].tolist()): name for name, rows in first_rows(texts(24)).items()}
-    for rows_of_batch in own.batches(seed=0, epoch=0):
-        text = own.batch(rows_of_batch)[0].text
-        videos_of = [int(names[tuple(words[0].tolist())].split()[1]) % 7 for words in text]
-        assert all(one != next_one for one, next_one in zip(videos_of, [*videos_of[1:], videos_of[0]], strict=True))

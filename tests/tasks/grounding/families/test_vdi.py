@@ -102,16 +102,6 @@ def test_texts_have_the_features_that_clip_gives_them() -> None:
             torch.testing.assert_close(found[row : row + 1], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_the_text_encoder_has_eager_attention_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids, mask = torch.tensor([[1, 5, 2, 0], [1, 7, 8, 2]]), torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]]).bool()
-    on_cpu = ClipText("tiny-clip")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    on_gpu = ClipText("tiny-clip")
-    kinds = [text.model.config._attn_implementation for text in (on_cpu, on_gpu)]
-    assert (kinds, load(TINY).model.config.text_config._attn_implementation) == (["eager", "sdpa"], "eager")
-    torch.testing.assert_close(on_gpu(ids, mask), on_cpu(ids, mask), rtol=1e-4, atol=1e-5)
-
-
 def test_a_frozen_text_encoder_is_in_no_group_and_frames_of_another_space_are_refused() -> None:
     system = system_of(settings(text_rate=0.0))
     width = load(TINY).model.config.projection_dim
