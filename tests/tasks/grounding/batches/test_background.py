@@ -15,9 +15,8 @@ from penumbra.models.spans import to_windows
 from penumbra.tasks.grounding.batches.examples import Examples, make_examples
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BackgroundData, BMDETROptions, distinct_videos
-from penumbra.tasks.grounding.training.loop import Job
 from penumbra.tasks.grounding.training.presets import Settings
-from tests.grounding_data import features, job, negatives, rows, settings, texts, videos
+from tests.grounding_data import features, negatives, rows, settings, texts, videos
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +48,6 @@ def background(**changes: Any) -> BackgroundData:
 def bm_settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
     model = {"name": "bm_detr", "alignment": 8, "shifting": True, **groups.get("model", {})}
     return settings(training, model=model, losses=groups.get("losses", {}), ranking=groups.get("ranking", {}))
-
-
-def bm_job(folder: Path, chosen: Settings, examples: Examples | None = None) -> Job:
-    return replace(job(folder, chosen, COUNT), train=prepared() if examples is None else examples)
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
