@@ -48,7 +48,8 @@ class Sources:
     def read_by(self, model: ModelConfig) -> "Sources":
         """Return the artifacts that the training of a model reads."""
         optional = {"negatives", "in_video_negatives", "visual_dynamic_queries", "patch_features"}
-        return replace(self, **dict.fromkeys(optional - model.reads))
+        left_out: dict[str, Any] = dict.fromkeys(optional - model.reads)
+        return replace(self, **left_out)
 
 
 def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
