@@ -1,7 +1,7 @@
 """Write the part of WordNet that `penumbra.tasks.text.wordnet` reads, from the files of Debian's `wordnet-base`.
 
     apt-get download wordnet-base && dpkg-deb -x wordnet-base_*.deb build/wordnet
-    python -m workshop.wordnet build/wordnet/usr/share/wordnet tasks/text/wordnet.txt.gz
+    python -m workshop.wordnet build/wordnet/usr/share/wordnet tasks/text
 
 A line has one of these forms, with n, v, a or r for the part of speech; synsets are numbered in their order:
 
@@ -9,7 +9,8 @@ A line has one of these forms, with n, v, a or r for the part of speech; synsets
     synset 12 14,70                   the synsets that are more general or entailed, and those that mean nearly the same
     irregular v stirred stir          a form and its lemma
 
-Proper names, abbreviations and terms of several words are left out, and the synsets that only they lead to.
+A line of `terms.txt.gz` is a noun and the words that stand before it in terms of two words: knife bread butter.
+Proper names, abbreviations and longer terms are left out, and the synsets that only they lead to.
 """
 
 import argparse
@@ -59,7 +60,8 @@ class Data:
                 self.valences[synset, word] |= 1 if int(frame) in OBJECT_FRAMES else 2
 
 
-def lines(folder: Path) -> list[str]:
+def lines(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the lines of both files."""
     data, senses = Data(), dict[tuple[str, str], list[str]]()
     for pos, name in FILES.items():
         for line in (folder / f"data.{name}").read_text().splitlines():
@@ -88,7 +90,18 @@ def lines(folder: Path) -> list[str]:
     for pos, name in FILES.items():
         for form, *lemmas in map(str.split, (folder / f"{name}.exc").read_text().splitlines()):
             text += [f"irregular {pos} {form} {w}" for w in lemmas if (pos, w) in senses and form.isalpha()]
-    return text
+    common = {line.split(" ")[1] for line in text if line[0] in "na" and line.split(" ")[2] == "1"}
+    return text, terms(data, common)
+
+
+def terms(data: Data, common: set[str]) -> list[str]:
+    """Return the nouns with what stands before them in terms of two common words."""
+    modifiers = defaultdict[str, list[str]](list)
+    for pos, term in sorted(data.words):
+        modifier, _, noun = term.partition("_")
+        if pos == "n" and modifier in common and noun in common:
+            modifiers[noun].append(modifier)
+    return [f"{noun} {' '.join(several)}" for noun, several in modifiers.items()]
 
 
 def numbered(data: Data, synsets: list[str]) -> dict[str, int]:
@@ -104,10 +117,12 @@ def numbered(data: Data, synsets: list[str]) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wordnet", type=Path, metavar="FOLDER")
-    parser.add_argument("output", type=Path, metavar="FILE")
+    parser.add_argument("output", type=Path, metavar="FOLDER")
     options = parser.parse_args()
-    options.output.write_bytes(gzip.compress("\n".join(lines(options.wordnet)).encode(), 9, mtime=0))
-    print(f"{options.output.stat().st_size / 1e6:.2f} MB in {options.output}")
+    for name, several in zip(("wordnet.txt.gz", "terms.txt.gz"), lines(options.wordnet), strict=True):
+        path = options.output / name
+        path.write_bytes(gzip.compress("\n".join(several).encode(), 9, mtime=0))
+        print(f"{path.stat().st_size / 1e6:.2f} MB in {path}")
 
 
 if __name__ == "__main__":

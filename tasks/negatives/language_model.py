@@ -110,6 +110,10 @@ class LanguageModel:
         model, tokenizer = load(name, device)
         return cls(model, tokenizer, weights_name(name, model), before)
 
+    def after(self, before: str) -> "LanguageModel":
+        """Return the same weights after other lines."""
+        return LanguageModel(self.model, self.tokenizer, self.name, before)
+
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each text."""
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
@@ -133,8 +137,8 @@ class LanguageModel:
         return [(float(total), len(line)) for total, line in zip(totals, lines, strict=True)]
 
     def compare(self, choices: Sequence[Sequence[str]]) -> list[Scores]:
-        """Return log P of each sentence of each choice; the sentences of a choice should begin with the same words."""
-        lines = iter(self.tokens([f"{text}\n" for choice in choices for text in choice]))
+        """Return log P of each text of each choice; the texts of a choice should begin with the same words."""
+        lines = iter(self.tokens([text for choice in choices for text in choice]))
         return self._scores([[next(lines) for _ in choice] for choice in choices])
 
     def _scores(self, choices: Sequence[Sequence[list[int]]]) -> list[Scores]:

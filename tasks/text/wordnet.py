@@ -1,12 +1,13 @@
-"""The part of WordNet 3.0 that ships: inflected forms of common words, what they entail, and what verbs take.
+"""The part of WordNet 3.0 that ships: inflected forms of common words, what they entail, what verbs take, and terms.
 
 WordNet (Fellbaum, 1998; licence in `wordnet-licence.txt`) lists the senses of each word, the most frequent ones first,
-and links them. `entailments.txt` adds what it lacks. `workshop/wordnet.py` makes `wordnet.txt.gz`.
+and links them. `entailments.txt` adds what it lacks. `workshop/wordnet.py` makes `wordnet.txt.gz` and `terms.txt.gz`.
 """
 
 import gzip
 import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import product
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from penumbra.artifacts.files import file_digest
 
-FILE = Path(__file__).with_name("wordnet.txt.gz")
+FILE, TERMS = (Path(__file__).with_name(name) for name in ("wordnet.txt.gz", "terms.txt.gz"))
 ENTAILMENTS = Path(__file__).with_name("entailments.txt")
 WORD_LISTS = Path(__file__).with_name("word_lists.txt")
 PARTS = {"noun": "n", "verb": "v", "adjective": "a", "adverb": "r"}
@@ -265,6 +266,16 @@ def stands_alone(verb: str) -> bool:
 def _has_valence(verb: str, bit: int) -> bool:
     common = _senses(verb, "v", LEAST_VALENCE)
     return not common or any(valence & bit for synset, _, valence in _all_senses(verb, "v") if synset in common)
+
+
+# -- terms of two words -----------------------------------------------------------------------------------------------
+
+
+@cache
+def terms() -> Mapping[str, Sequence[str]]:
+    """Return the nouns and adjectives that stand before a noun in a term of two words ("bread knife"), by the noun."""
+    lines = gzip.decompress(TERMS.read_bytes()).decode().splitlines()
+    return {noun: modifiers.split(" ") for noun, _, modifiers in (line.partition(" ") for line in lines)}
 
 
 # -- how alike --------------------------------------------------------------------------------------------------------

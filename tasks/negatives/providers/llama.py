@@ -1,9 +1,11 @@
 """Provider `llama`: a language model on this machine proposes words for a slot and scores the sentences with them.
 
 Some of the data set's own sentences stand before each sentence, so the model expects sentences of their kind. For a
-slot, it proposes the likeliest next words of the slot's primitive class and fine tag: those of the dictionary and, with
-an open vocabulary, other English words (`penumbra.tasks.text.wordnet`). Words that may be true of the same moment, that
-repeat a word of the sentence, or that do not go with the verb's object are left out. Then log P(sentence) decides.
+slot, it proposes the likeliest words of the slot's primitive class and fine tag: those of the dictionary and, with an
+open vocabulary, other English words (`penumbra.tasks.text.wordnet`). It reads from left to right, so a verb is proposed
+as the missing word of the whole sentence: a line with a blank, after lines that show the word for a blank. Words that
+may be true of the same moment, that repeat a word, or that do not go with the verb's object are left out. Then log P of
+the sentence decides: how much the word changes it up to a few words after the slot.
 
 A beam of fillings is kept from slot to slot and from level to level. A filling is ranked by the mean log P of its
 levels, so a word of level 1 that leaves no good word for level 2 is dropped. Gumbel noise makes the choice a draw
@@ -23,27 +25,34 @@ from penumbra.tasks.negatives.language_model import LanguageModel, Scores
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, SharedSettings, Slot, TrainingText, has_valence
 from penumbra.tasks.negatives.providers.questions import load_prompt
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
+from penumbra.tasks.negatives.providers.vocabulary import MODIFIERS, Terms, Vocabulary, Words
 from penumbra.tasks.text import wordnet
-from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import render
 from penumbra.tasks.text.relations import Tokens
 
-PROMPT = "sentence-2"
+PROMPT, MISSING_WORD = "sentence-2", "missing-word-1"
 SENTENCES = 8  # of the data set before each sentence
+EXAMPLES = 16  # of sentences with a missing word before such a sentence
 LONGEST = 20  # tokens that such a sentence may have
-BEAM = 6  # fillings of a query that are kept
+BLANK = "___"
+MISSING = ("verb", "adjective", "adverb")  # the classes whose words are proposed as the missing word of the sentence
+BEAM = 4  # fillings of a query that are kept
 CHILDREN = 2  # of these, the most that continue the same filling
-FIRST = 14  # words that are scored for a query's first slot: more, as they were proposed without the words that follow
+FIRST = 20  # words that are scored for a query's first slot
 FURTHER = 3  # words that are scored for each further slot of each filling
-CONSIDERED = 200  # likeliest next words among which these are chosen
+AHEAD = 5  # words after the slot that are read to score a word in it
+CONSIDERED = 200  # likeliest words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
+TOTAL = 9.0  # the most that all words of a filling may cost
 KNOWN = 1.0  # preference for a word of the dictionary
-ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
+ALIKE = 8.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
+TERM = 5.0  # preference for a word that forms a term with the noun after it or the modifier before it
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
 EXPECTED = 0.5  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
+MODIFIER = 0.9  # the same share for modifiers: their noun shall decide ("glass bowl", not "cake bowl")
 RAREST = -8.0  # log P(word | the words before it) from which it is no less expected
 
 
@@ -58,22 +67,30 @@ class LlamaProvider:
     def __init__(
         self, training: TrainingText, filling: SharedSettings, model: str, device: str, temperature: float
     ) -> None:
+        queries = list(training.tokens)
         prompt = load_prompt(PROMPT, "sentences")
-        sentences = "\n".join(example_sentences(training.tokens, filling.seed))
-        before = f"{prompt.static}\n{prompt.fill(sentences=sentences)}\n"
+        before = _text(prompt, sentences=example_sentences(queries, filling.seed))
         self.language_model = LanguageModel.load(model, device, before)
+        missing = load_prompt(MISSING_WORD, "examples")
+        self.missing_word = {
+            primitive: self.language_model.after(
+                _text(missing, examples=missing_words(queries, primitive, filling.seed))
+            )
+            for primitive in MISSING
+        }
         self.vocabulary = Vocabulary(training.dictionary, self.language_model, filling.vocabulary == "open")
+        self.terms = Terms(queries)
         self.model, self.prompt = self.language_model.name, prompt.label
         self.temperature, self.seed = temperature, filling.seed
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield the distinct fills of each level, the best ones first: at most six for each level."""
+        """Yield the distinct fills of each level, the best ones first: at most four for each level."""
         chains = [chain for query in queries for chain in query.chains()]
         for start in range(0, len(chains), QUERIES):
-            beams = [Beam(chain, self.vocabulary) for chain in chains[start : start + QUERIES]]
-            scores = self.language_model.log_probabilities([beam.text({}) for beam in beams])
-            for beam, (score, _) in zip(beams, scores, strict=True):
-                beam.begin(score)
+            beams = [Beam(chain, self.vocabulary, self.terms) for chain in chains[start : start + QUERIES]]
+            lengths = map(len, self.language_model.tokens([beam.text({}) for beam in beams]))
+            for beam, length in zip(beams, lengths, strict=True):
+                beam.begin(is_readable=length < self.language_model.longest)
             for turn in range(max((len(beam.turns) for beam in beams), default=0)):
                 self._fill([beam for beam in beams if turn < len(beam.turns)], turn)
             for beam in beams:
@@ -82,91 +99,82 @@ class LlamaProvider:
     def _fill(self, beams: Sequence["Beam"], turn: int) -> None:
         """Fill the same turn of several queries; what several of them ask the model is asked once."""
         states = [(beam, state) for beam in beams for state in beam.states]
+        proposed = self._propose(states, turn)
+        choices = [
+            tuple(beam.text_up_to(state, turn, word) for word in ("", *words)) if words else ()
+            for (beam, state), words in zip(states, proposed, strict=True)
+        ]
+        distinct = [choice for choice in dict.fromkeys(choices) if choice]
+        scores = {(): np.zeros(1), **dict(zip(distinct, self.language_model.compare(distinct), strict=True))}
+        children: dict[int, list[State]] = {id(beam): [] for beam in beams}
+        for (beam, state), words, choice in zip(states, proposed, choices, strict=True):
+            children[id(beam)] += beam.children(state, turn, words, scores[choice][1:] - scores[choice][0])
+        for beam in beams:
+            beam.select(turn, children[id(beam)], self.temperature, self.seed)
+
+    def _propose(self, states: Sequence[tuple["Beam", "State"]], turn: int) -> list[dict[str, float]]:
+        """Return for each filling the words to score in a turn's slot, with the preference for each."""
         lefts = [beam.left(state, turn) for beam, state in states]
         words = [
             self.vocabulary.words(beam.turns[turn].slot, left) for (beam, _), left in zip(states, lefts, strict=True)
         ]
-        keys = [(left, id(own)) for left, own in zip(lefts, words, strict=True)]
-        asked = dict(zip(keys, words, strict=True))
-        next_words = self.language_model.next_tokens(
-            [left.rstrip() for left, _ in asked], [own.first for own in asked.values()]
-        )
-        expected = dict(zip(asked, next_words, strict=True))
-        proposed = [
-            beam.propose(state, turn, own, expected[key])
-            for (beam, state), own, key in zip(states, words, keys, strict=True)
+        asked = [(left.rstrip(), own, own.first) for left, own in zip(lefts, words, strict=True)]
+        expected = _log_probabilities(self.language_model, asked)
+        fitting = list[Scores | None]([None] * len(states))
+        for primitive, model in self.missing_word.items():
+            places = [i for i, (beam, _) in enumerate(states) if beam.turns[turn].slot.primitive == primitive]
+            asked = [(question(states[i][0].masked(states[i][1], turn)), words[i], words[i].missing) for i in places]
+            for i, scores in zip(places, _log_probabilities(model, asked), strict=True):
+                fitting[i] = scores
+        return [
+            beam.propose(state, turn, own, likely, fits)
+            for (beam, state), own, likely, fits in zip(states, words, expected, fitting, strict=True)
         ]
-        choices = [
-            tuple(beam.text(state.words | {beam.turns[turn].slot.token: word}) for word in preferences)
-            for (beam, state), preferences in zip(states, proposed, strict=True)
-        ]
-        distinct = [choice for choice in dict.fromkeys(choices) if choice]
-        scores = {(): np.zeros(0), **dict(zip(distinct, self.language_model.compare(distinct), strict=True))}
-        children: dict[int, list[State]] = {id(beam): [] for beam in beams}
-        for (beam, state), preferences, choice in zip(states, proposed, choices, strict=True):
-            children[id(beam)] += beam.children(state, turn, preferences, scores[choice])
-        for beam in beams:
-            beam.select(turn, children[id(beam)], self.temperature, self.seed)
+
+
+def _log_probabilities(model: LanguageModel, asked: Sequence[tuple[str, "Words", NDArray[np.int64]]]) -> list[Scores]:
+    """Return log P of each word's first token after a text; the same question is asked once."""
+    distinct = {(text, id(words)): (text, first) for text, words, first in asked}
+    scores = model.next_tokens([text for text, _ in distinct.values()], [first for _, first in distinct.values()])
+    answers = dict(zip(distinct, scores, strict=True))
+    return [answers[text, id(words)] for text, words, _ in asked]
+
+
+# -- the lines before a sentence --------------------------------------------------------------------------------------
+
+
+def _text(prompt: Any, **lines: list[str]) -> str:
+    """Return a prompt with its lines filled in."""
+    return f"{prompt.static}\n{prompt.fill(**{name: chr(10).join(several) for name, several in lines.items()})}\n"
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=8).digest()
 
 
 def example_sentences(queries: Iterable[Tokens], seed: int) -> list[str]:
     """Return some different sentences that are not long, drawn by their digests."""
-
-    def digest(text: str) -> bytes:
-        return blake2b(f"{seed} {text}".encode(), digest_size=8).digest()
-
     texts = {render(list(tokens), {}) for tokens in queries if len(tokens) <= LONGEST}  # type: ignore[arg-type]
-    return nsmallest(SENTENCES, sorted(texts), key=digest)
+    return nsmallest(SENTENCES, sorted(texts), key=lambda text: _digest(f"{seed} {text}"))
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
+def missing_words(queries: Iterable[Tokens], primitive: str, seed: int) -> list[str]:
+    """Return some lines with the missing word of a sentence: different words of a class, drawn by their digests."""
+    places = {
+        (render(list(tokens), {i: BLANK}), token["text"].lower())  # type: ignore[arg-type]
+        for tokens in queries
+        for i, token in enumerate(tokens)
+        if len(tokens) <= LONGEST and token["primitive"] == primitive
+    }
+    lines: dict[str, str] = {}
+    for masked, word in sorted(places, key=lambda place: (_digest(f"{seed} {place[0]}"), place)):
+        lines.setdefault(word, f"{question(masked)} {word}")
+    return [*lines.values()][:EXAMPLES]
 
 
-class Words(NamedTuple):
-    """The words that a slot may take: for each its first token, its number of tokens, and if the dictionary has it."""
-
-    texts: list[str]
-    first: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    known: NDArray[np.bool_]
-
-
-class Vocabulary:
-    """The words that slots may take: the dictionary's, and with an open vocabulary English words that are a token."""
-
-    def __init__(self, dictionary: Dictionary, model: LanguageModel, is_open: bool) -> None:
-        self.dictionary, self.model = dictionary, model
-        self.english: dict[tuple[str, str], list[str]] = {}
-        for token in sorted(model.tokenizer.get_vocab()) if is_open else ():
-            word = token[1:]
-            if token[:1] in "Ġ▁" and word.isascii() and word.isalpha() and word.islower():  # a blank and a word
-                for form in wordnet.forms(word):
-                    self.english.setdefault(form, []).append(word)
-        self._texts: dict[Any, list[str]] = {}
-        self._words: dict[tuple[Any, bool], Words] = {}
-
-    def texts(self, slot: Slot) -> list[str]:
-        """Return the words that a slot may take, those of the dictionary first; a subject's slot takes no others."""
-        if slot.kind not in self._texts:
-            offer, own = slot.choice(self.dictionary)
-            lemma = wordnet.lemma(slot.word, slot.primitive)
-            others = () if slot.is_subject else self.english.get((slot.primitive, slot.tag), ())
-            self._texts[slot.kind] = [word for i, word in enumerate(offer.words) if i not in own] + [
-                word for word in others if word not in offer.places and wordnet.lemma(word, slot.primitive) != lemma
-            ]
-        return self._texts[slot.kind]
-
-    def words(self, slot: Slot, left: str) -> Words:
-        """Return the words that a slot may take as they stand after the text `left`."""
-        key = (slot.kind, left.endswith(" "))
-        if key not in self._words:
-            texts, (offer, _) = self.texts(slot), slot.choice(self.dictionary)
-            # a blank belongs to the token of the word that follows it
-            tokens = self.model.tokens([f"{' ' * left.endswith(' ')}{slot.surface(word)}" for word in texts])
-            first, lengths = [ids[0] for ids in tokens], [len(ids) for ids in tokens]
-            known = np.array([word in offer.places for word in texts], np.bool_)
-            self._words[key] = Words(texts, np.array(first, np.int64), np.array(lengths, np.int64), known)
-        return self._words[key]
+def question(masked: str) -> str:
+    """Return the line that asks for the missing word of a sentence."""
+    return f"{masked} →"
 
 
 # -- fillings ---------------------------------------------------------------------------------------------------------
@@ -182,7 +190,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    """A filling: its words by token, log P of each finished level and of the sentence as it is, the sum of preferences.
+    """A filling: its words by token, the changes of log P by each finished level and as it is, the sum of preferences.
 
     `parent` is the id of the filling that it continues.
     """
@@ -202,8 +210,8 @@ class State:
 class Beam:
     """The fillings of one query: `turns` are its slots in the order of filling."""
 
-    def __init__(self, query: MaskedQuery, vocabulary: Vocabulary) -> None:
-        self.query = query
+    def __init__(self, query: MaskedQuery, vocabulary: Vocabulary, terms: Terms) -> None:
+        self.query, self.terms = query, terms
         self.turns: list[Turn] = []
         self.states: list[State] = []
         self.problems: dict[int, str] = {}
@@ -219,15 +227,23 @@ class Beam:
                 self.turns += [Turn(level, slot, slot is new[-1]) for slot in new]
                 filled.update(slot.token for slot in slots)
 
-    def begin(self, score: float) -> None:
-        """Begin with the query, of log P `score`: NaN if it is too long for the model."""
-        self.states = [State(score=score)]
-        if self.turns and not np.isfinite(score):
+    def begin(self, *, is_readable: bool) -> None:
+        """Begin with the query itself, or give up a query that is too long for the model."""
+        self.states = [State()]
+        if self.turns and not is_readable:
             self._give_up(0, "the sentence is too long for the model")
 
     def text(self, words: Mapping[int, str]) -> str:
         """Return the query with words in some of its slots."""
         return render(self.query.tokens, {token: self.slots[token].surface(word) for token, word in words.items()})
+
+    def text_up_to(self, state: State, turn: int, word: str) -> str:
+        """Return the sentence with a word in a turn's slot, or as it is, up to some words after the slot."""
+        token = self.turns[turn].slot.token
+        tokens = self.query.tokens[: token + 1 + AHEAD]
+        words = {at: own for at, own in (state.words | ({token: word} if word else {})).items() if at < len(tokens)}
+        text = render(tokens, {at: self.slots[at].surface(own) for at, own in words.items()})
+        return text.rstrip() if len(tokens) < len(self.query.tokens) else f"{text}\n"
 
     def left(self, state: State, turn: int) -> str:
         """Return the sentence up to a turn's slot, with the blank before it."""
@@ -235,21 +251,35 @@ class Beam:
         words = {token: self.slots[token].surface(word) for token, word in state.words.items()}
         return "".join(words.get(i, t["text"]) + " " * t["space_after"] for i, t in enumerate(tokens)).lstrip()
 
-    def propose(self, state: State, turn: int, words: Words, expected: Scores) -> dict[str, float]:
-        """Return the likeliest words for a turn's slot, and the preference for each, from log P after the words before.
+    def masked(self, state: State, turn: int) -> str:
+        """Return the sentence with a blank at a turn's slot."""
+        words = {token: self.slots[token].surface(word) for token, word in state.words.items()}
+        return render(self.query.tokens, {**words, self.turns[turn].slot.token: BLANK})
 
-        If every other word may be true of the moment, the slot takes one of those, for another word is already false.
+    def propose(
+        self, state: State, turn: int, words: Words, expected: Scores, fitting: Scores | None
+    ) -> dict[str, float]:
+        """Return the likeliest words for a turn's slot, and the preference for each.
+
+        `expected` is log P after the words before the slot, `fitting` log P as the missing word of the sentence. If
+        every other word may be true of the moment, the slot takes one of those, for another word is already false.
         """
         slot, (index, number) = self.turns[turn].slot, self.query.part
         count = number * (FURTHER if turn else FIRST)
         present = self.lemmas | {wordnet.lemma(word, self.slots[at].primitive) for at, word in state.words.items()}
-        false, entailed = list[int](), list[int]()
-        ranks = expected + KNOWN * words.known - LONGER * (words.tokens - 1)
+        ranks = expected if fitting is None else fitting + EXPECTED * expected
+        ranks = ranks + KNOWN * words.known - LONGER * (words.tokens - 1)
+        in_terms = self.terms.words(self.query.tokens, state.words, slot.token)
+        term = np.zeros(len(ranks))
+        if in_terms:
+            term = TERM * np.array([wordnet.lemma(word, slot.primitive) in in_terms for word in words.texts])
+            ranks += term
         considered = np.argsort(-ranks, kind="stable")[:CONSIDERED].tolist()
         is_noun = slot.primitive == "noun"
         alike = {
             at: ALIKE * wordnet.likeness(words.texts[at], slot.word, "noun") if is_noun else 0.0 for at in considered
         }
+        false, entailed = list[int](), list[int]()
         for place in sorted(considered, key=lambda at: -ranks[at] - alike[at]):
             word = words.texts[place]
             lemma = wordnet.lemma(word, slot.primitive)
@@ -259,18 +289,19 @@ class Beam:
             if len(false) == count:
                 break
         places = (false or entailed[:count] * (turn > 0))[index::number]
+        share = MODIFIER if self.query.tokens[slot.token]["dep"] in MODIFIERS else EXPECTED
         return {
-            words.texts[at]: float(KNOWN * words.known[at] + alike[at] - EXPECTED * max(expected[at], RAREST))
+            words.texts[at]: float(KNOWN * words.known[at] + alike[at] + term[at] - share * max(expected[at], RAREST))
             for at in places
         }
 
-    def children(self, state: State, turn: int, preferences: Mapping[str, float], scores: Scores) -> list[State]:
+    def children(self, state: State, turn: int, words: Mapping[str, float], changes: Scores) -> list[State]:
         """Return the filling with each of these words in a turn's slot, but for those that cost too much."""
         token = self.turns[turn].slot.token
         return [
-            State(state.words | {token: word}, state.finished, float(score), state.preference + preference, id(state))
-            for (word, preference), score in zip(preferences.items(), scores, strict=True)
-            if score >= state.score - COST
+            State(state.words | {token: word}, state.finished, score, state.preference + preference, id(state))
+            for (word, preference), score in zip(words.items(), (state.score + changes).tolist(), strict=True)
+            if score >= max(state.score - COST, -TOTAL)
         ]
 
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import file_digest
 from penumbra.tasks.devices import is_gpu
 from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, weights_digest
 from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText
@@ -50,7 +51,7 @@ class Llama(ProviderSettings):
     provider: ClassVar[str] = "llama"
     about: ClassVar[str] = "a language model on this machine, no key and no network"
     free: ClassVar[bool] = True
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     model: str = Field(
         SMALL_MODEL,
@@ -69,13 +70,15 @@ class Llama(ProviderSettings):
         return self.model != SMALL_MODEL or is_gpu(self.device)
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
-        """Return the weights, the prompt, the vocabulary with WordNet's files, and how words are drawn."""
-        from penumbra.tasks.negatives.providers.llama import PROMPT
+        """Return the weights, the prompts, the vocabulary with WordNet's files, and how words are drawn."""
+        from penumbra.tasks.negatives.providers.llama import MISSING_WORD, PROMPT
         from penumbra.tasks.negatives.providers.questions import load_prompt
-        from penumbra.tasks.text.wordnet import wordnet_inputs
+        from penumbra.tasks.text.wordnet import TERMS, wordnet_inputs
 
-        drawn = {"temperature": self.temperature, "vocabulary": filling.vocabulary, **wordnet_inputs()}
-        return {"weights": weights_digest(self.model), **drawn, "prompt": load_prompt(PROMPT, "sentences").label}
+        files = {**wordnet_inputs(), TERMS.name: file_digest(TERMS)}
+        drawn = {"temperature": self.temperature, "vocabulary": filling.vocabulary, **files}
+        prompts = [load_prompt(PROMPT, "sentences").label, load_prompt(MISSING_WORD, "examples").label]
+        return {"weights": weights_digest(self.model), **drawn, "prompts": prompts}
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         """Return the provider with the model loaded."""

@@ -48,18 +48,19 @@ def by_hand(model: LanguageModel, text: str) -> torch.Tensor:
     return logits.log_softmax(-1)[0, len(model.prefix) - 1 :]
 
 
-def total(model: LanguageModel, sentence: str) -> float:
-    ids = torch.tensor(model.tokens([f"{sentence}\n"])[0])
-    return float(by_hand(model, f"{sentence}\n")[:-1].gather(1, ids[:, None]).sum())
+def total(model: LanguageModel, text: str) -> float:
+    ids = torch.tensor(model.tokens([text])[0])
+    return float(by_hand(model, text)[:-1].gather(1, ids[:, None]).sum())
 
 
 def test_scores_are_those_of_a_plain_forward_pass(model: LanguageModel) -> None:
     expected = [[total(model, sentence) for sentence in choice] for choice in CHOICES]
     for scores, own in zip(model.compare(CHOICES), expected, strict=True):
         np.testing.assert_allclose(scores, own, atol=1e-3)
-    alone = model.log_probabilities([sentence for choice in CHOICES for sentence in choice])
-    np.testing.assert_allclose([score for score, _ in alone], [*chain(*expected)], atol=1e-3)
-    assert alone[0][1] == len(model.tokens(["Opens the door.\n"])[0])
+    sentences = [*chain(*CHOICES)]
+    alone = [score for score, _ in model.log_probabilities(sentences)]
+    np.testing.assert_allclose(alone, [total(model, f"{sentence}\n") for sentence in sentences], atol=1e-3)
+    assert model.log_probabilities(["Opens the door."])[0][1] == len(model.tokens(["Opens the door.\n"])[0])
 
 
 def test_next_tokens_are_those_of_a_plain_forward_pass(model: LanguageModel) -> None:

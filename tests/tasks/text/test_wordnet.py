@@ -105,6 +105,11 @@ def test_valence_of_verbs() -> None:
     assert stands_alone("xyzzy")
 
 
+def test_terms_of_two_words() -> None:
+    assert {"soy", "tomato"} <= set(wordnet.terms()["sauce"])
+    assert "cake" not in wordnet.terms()["bowl"]
+
+
 def test_the_file_is_read_once() -> None:
     forms("cup")
     assert wordnet._wordnet() is wordnet._wordnet()

@@ -18,6 +18,7 @@ from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, Training
 from penumbra.tasks.negatives.providers import llama as provider_module
 from penumbra.tasks.negatives.providers.llama import SENTENCES, LlamaProvider, example_sentences
 from penumbra.tasks.negatives.providers.settings import Llama
+from penumbra.tasks.negatives.providers.vocabulary import Terms
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.wordnet import forms, is_entailed
 from tests.tiny_llama import build
@@ -55,8 +56,16 @@ def masked(qid: str, text: str) -> MaskedQuery:
     parts = text.split()
     words, classes = [part.partition("|")[0] for part in parts], [part.partition("|")[2] for part in parts]
     tokens = [
-        {"text": word, "space_after": True, "lemma": word.lower(), "head": i, "dep": "ROOT", "pos": "X"}
-        for i, word in enumerate(words)
+        {
+            "text": word,
+            "space_after": True,
+            "lemma": word.lower(),
+            "head": i,
+            "dep": "ROOT",
+            "pos": "X",
+            "primitive": cls,
+        }
+        for i, (word, cls) in enumerate(zip(words, classes, strict=True))
     ]
     slots = [
         Slot(i, cls, TAGS[cls], words[i], words[i].lower().removesuffix("s")) for i, cls in enumerate(classes) if cls
@@ -194,6 +203,29 @@ def test_the_default_depends_on_the_number_of_queries_and_on_the_model(
         assert with_provider(Filling(), dataset).providers == [provider]
     assert line in caplog.text
     assert with_provider(Filling(providers=["random"]), dataset).providers == ["random"]
+
+
+def test_a_modifier_takes_the_words_that_stand_before_its_noun() -> None:
+    tokens = [
+        {"text": text, "dep": dep, "head": head} for text, dep, head in (("soy", "compound", 1), ("sauce", "ROOT", 1))
+    ]
+    terms = Terms([[{"text": "bamboo", "dep": "compound", "head": 1}, {"text": "mats", "dep": "ROOT", "head": 1}]])
+    assert "tomato" in terms.words(tokens, {}, 0)
+    assert "bamboo" in terms.words(tokens, {1: "mat"}, 0)
+    assert "juice" in terms.words(tokens, {0: "lemon"}, 1)
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_verb_is_proposed_by_what_follows_it() -> None:
+    lines = ("a man washes|verb a plate", "she opens|verb the door", "a boy eats|verb an apple", "he holds|verb a book")
+    training = TrainingText(Dictionary(table_of("dictionary", [])), [masked("", line).tokens for line in lines])
+    real = LlamaProvider(training, Filling(), SMALL_MODEL, "cpu", 0.0)
+    mop = {
+        word
+        for fill in real.fill([masked("q", "a person paints|verb the floor with a mop")], 16)
+        for word in fill.words
+    }
+    assert mop & {"cleans", "mops", "scrubs", "sweeps", "washes", "wipes"}
 
 
 @pytest.mark.usefixtures("small_model")

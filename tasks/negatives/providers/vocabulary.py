@@ -1,0 +1,106 @@
+"""The words that provider `llama` considers for a slot, and the terms of two words that they form."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penumbra.tasks.negatives.language_model import LanguageModel
+from penumbra.tasks.negatives.providers import Slot
+from penumbra.tasks.text import wordnet
+from penumbra.tasks.text.dictionary import Dictionary
+from penumbra.tasks.text.relations import Tokens
+
+MODIFIERS = ("compound", "amod")  # the arcs of words that form a term with the noun that follows them
+
+
+class Words(NamedTuple):
+    """The words that a slot may take, and of each: tokens of the model, and if the dictionary has it.
+
+    `first` is the first token of the word in its slot, `tokens` the number of its tokens there, and `missing` the first
+    token of the word as an answer, in lower case after a blank.
+    """
+
+    texts: list[str]
+    first: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    missing: NDArray[np.int64]
+    known: NDArray[np.bool_]
+
+
+class Vocabulary:
+    """The words that slots may take: the dictionary's, and with an open vocabulary English words that are a token."""
+
+    def __init__(self, dictionary: Dictionary, model: LanguageModel, is_open: bool) -> None:
+        self.dictionary, self.model = dictionary, model
+        self.english: dict[tuple[str, str], list[str]] = {}
+        for token in sorted(model.tokenizer.get_vocab()) if is_open else ():
+            word = token[1:]
+            if token[:1] in "Ġ▁" and word.isascii() and word.isalpha() and word.islower():  # a blank and a word
+                for form in wordnet.forms(word):
+                    self.english.setdefault(form, []).append(word)
+        self._texts: dict[Any, list[str]] = {}
+        self._words: dict[tuple[Any, bool], Words] = {}
+        self._tokens: dict[str, tuple[int, int]] = {}
+
+    def texts(self, slot: Slot) -> list[str]:
+        """Return the words that a slot may take, those of the dictionary first; a subject's slot takes no others."""
+        if slot.kind not in self._texts:
+            offer, own = slot.choice(self.dictionary)
+            lemma = wordnet.lemma(slot.word, slot.primitive)
+            others = () if slot.is_subject else self.english.get((slot.primitive, slot.tag), ())
+            self._texts[slot.kind] = [word for i, word in enumerate(offer.words) if i not in own] + [
+                word for word in others if word not in offer.places and wordnet.lemma(word, slot.primitive) != lemma
+            ]
+        return self._texts[slot.kind]
+
+    def words(self, slot: Slot, left: str) -> Words:
+        """Return the words that a slot may take as they stand after the text `left`."""
+        key = (slot.kind, left.endswith(" "))
+        if key not in self._words:
+            texts, (offer, _) = self.texts(slot), slot.choice(self.dictionary)
+            # a blank belongs to the token of the word that follows it
+            first, tokens = self._first_tokens([f"{' ' * left.endswith(' ')}{slot.surface(word)}" for word in texts])
+            missing, _ = self._first_tokens([f" {word.lower()}" for word in texts])
+            known = np.array([word in offer.places for word in texts], np.bool_)
+            self._words[key] = Words(texts, first, tokens, missing, known)
+        return self._words[key]
+
+    def _first_tokens(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first token of each text and its number of tokens."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._tokens]
+        self._tokens |= {text: (ids[0], len(ids)) for text, ids in zip(new, self.model.tokens(new), strict=True)}
+        pairs = np.array([self._tokens[text] for text in texts], np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+
+class Terms:
+    """Which words stand before which nouns in terms of two words, by WordNet and the data set ("soy sauce")."""
+
+    def __init__(self, queries: Iterable[Tokens]) -> None:
+        self.before, self.after = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        for noun, modifiers in wordnet.terms().items():
+            self._add(noun, modifiers)
+        for tokens in queries:
+            for token in tokens:
+                if token["dep"] in MODIFIERS:
+                    self._add(wordnet.lemma(tokens[token["head"]]["text"], "noun"), [token["text"].lower()])
+
+    def _add(self, noun: str, modifiers: Iterable[str]) -> None:
+        for modifier in modifiers:
+            self.before[noun].add(modifier)
+            self.after[modifier].add(noun)
+
+    def words(self, tokens: Tokens, words: Mapping[int, str], at: int) -> set[str]:
+        """Return the words that form a term with the word before or after token `at`, where `words` replace others."""
+
+        def word(index: int) -> str:
+            return words.get(index, tokens[index]["text"]).lower()
+
+        if tokens[at]["dep"] in MODIFIERS:
+            return self.before.get(wordnet.lemma(word(tokens[at]["head"]), "noun"), set())
+        if at and tokens[at - 1]["dep"] == "compound" and tokens[at - 1]["head"] == at:
+            return self.after.get(word(at - 1), set())
+        return set()
