@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
+import gguf
 import numpy as np
 import psutil
 import pytest
@@ -63,6 +64,12 @@ def test_scores_are_those_of_a_plain_forward_pass(model: LanguageModel) -> None:
     assert model.log_probabilities(["Opens the door."])[0][1] == len(model.tokens(["Opens the door.\n"])[0])
 
 
+def test_tokens_are_those_of_the_tokenizer(model: LanguageModel) -> None:
+    texts = [sentence for choice in CHOICES for sentence in choice]
+    assert model.tokens(texts) == model.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    assert model.tokens([]) == []
+
+
 def test_next_tokens_are_those_of_a_plain_forward_pass(model: LanguageModel) -> None:
     lefts, wanted = ["", "person", "a man takes the"], [np.array([5, 9]), np.array([7]), np.arange(50)]
     for left, ids, scores in zip(lefts, wanted, model.next_tokens(lefts, wanted), strict=True):
@@ -96,10 +103,17 @@ def test_the_name_has_a_digest_of_the_weights(folder: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("small_model")
-def test_the_small_model_of_the_package_knows_english() -> None:
-    """The real weights, 135 million of them, dequantised from GGUF."""
+def test_the_small_model_of_the_package_knows_english(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real weights, 135 million of them, dequantised from GGUF; the file is read once, without a bar."""
     assert is_at_hand(SMALL_MODEL)
+    read, read_fields = list[object](), gguf.GGUFReader._build_fields
+    monkeypatch.setattr(gguf.GGUFReader, "_build_fields", lambda *args: read.append(args) or read_fields(*args))
     model = LanguageModel.load(device="cpu")
+    assert LanguageModel.load(device="cpu").model is model.model
+    assert len(read) <= 1  # none if an earlier test has read it
+    assert "Converting" not in capfd.readouterr().err
     assert model.name.startswith("SmolLM2-135M-Instruct")
     natural, odd = model.compare([["a person opens the door.", "a person drinks the door."]])[0]
     assert natural > odd + 3
