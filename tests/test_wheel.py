@@ -77,9 +77,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         return Installed(folder, python, archive.namelist())
 
 
-def build(folder: Path) -> Path:
-    """Build the wheel from a copy of the sources, because setuptools leaves files where it builds."""
-    copy = folder / "source"
+def copied(copy: Path) -> Path:
+    """Copy the sources, because setuptools leaves files where it builds."""
     for package in (*PACKAGES, "penumbra"):
         foreign = ("__pycache__", "data") if package == "artifacts" else ("__pycache__",)
         shutil.copytree(PROJECT / package, copy / package, symlinks=True, ignore=shutil.ignore_patterns(*foreign))
@@ -87,6 +86,12 @@ def build(folder: Path) -> Path:
     (copy / "artifacts" / "data" / "mine" / "masks" / "readme.txt").touch()
     for name in BESIDE:
         shutil.copy(PROJECT / name, copy / name)
+    return copy
+
+
+def build(folder: Path) -> Path:
+    """Build the wheel."""
+    copy = copied(folder / "source")
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "dist"), str(copy))
     [wheel] = (folder / "dist").glob("*.whl")
     return wheel
@@ -112,6 +117,18 @@ def test_the_wheel_has_the_files_of_the_packages_and_no_others(installed: Instal
     assert sorted(ours) == sorted(sources())
     needed = ("models/tiny_clip/model.safetensors", "flows/prefect.yaml", "tasks/data/scenes/videos/S0001.mp4")
     assert {f"penumbra/{name}" for name in needed} <= set(ours)
+
+
+def test_a_clone_is_imported_from_the_folder_above_it(tmp_path: Path) -> None:
+    clone = copied(tmp_path / "penumbra")
+    venv.create(clone / ".venv", with_pip=False)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(clone / ".venv")}))
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = str(clone / ".venv" / "bin" / "python")
+    pip("--python", python, "install", "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(clone))
+    command = [python, "-c", "import penumbra; print(penumbra.build_negatives.__module__, penumbra.__file__)"]
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["penumbra", str(clone / "penumbra" / "__init__.py")], done.stderr
 
 
 def test_negatives_of_the_sample_are_built_into_the_user_s_data_folder(installed: Installed) -> None:
