@@ -292,10 +292,10 @@ def _gguf_read_once() -> Iterator[None]:
     import gguf
     from transformers import modeling_gguf_pytorch_utils as reading
 
-    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+    class Reader(gguf.GGUFReader):
         def _get(self, *args: Any, **options: Any) -> Any:
             if isinstance(self.data, np.memmap):
-                self.data = np.asarray(self.data)
+                self.data = np.asarray(self.data)  # type: ignore[assignment]
             return super()._get(*args, **options)
 
     patched: Any = {gguf: {"GGUFReader": cache(Reader), "get_tensor_name_map": cache(gguf.get_tensor_name_map)}}
