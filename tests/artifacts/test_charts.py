@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from penumbra.artifacts.charts import Drawing, Line, Panel, panels, ticks
+from penumbra.artifacts.charts import Drawing, Line, Panel, panels
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</svg><script>alert(1)</script> ](x) "a" \x00\ud800'
@@ -43,11 +43,3 @@ def test_a_line_breaks_at_missing_values() -> None:
     picture = parsed(panels("x", [Panel("y", [LINE], 0, 5, "s")], 1))
     drawn = [node for node in picture.iter(f"{SVG}polyline") if node.attrib["stroke-width"] == "2"]
     assert (len(drawn), len(list(picture.iter(f"{SVG}circle")))) == (1, 2), "the last two points, and two alone"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "found"),
-    [(0, 1, [0, 0.5, 1]), (0, 37, [0, 10, 20, 30]), (-0.3, 0.4, [-0.2, 0, 0.2, 0.4]), (5, 5, [5]), (0, 0, [0])],
-)
-def test_ticks_are_round_numbers(low: float, high: float, found: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(found)

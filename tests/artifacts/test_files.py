@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penumbra.artifacts.errors import ArtifactError
-from penumbra.artifacts.files import Files, JsonFolder
+from penumbra.artifacts.files import Files
 
 
 @pytest.fixture(params=["a folder", "memory"])
@@ -47,14 +47,3 @@ def test_an_unwritable_root_is_reported_in_one_line(tmp_path: Path) -> None:
     for root in (tmp_path / "file", tmp_path / ("x" * 300)):
         with pytest.raises(ArtifactError, match=r"can't be written: .*PENUMBRA_ARTIFACTS names another folder"):
             Files(str(root)).write("a/b", b"new")
-
-
-def test_json_folders_are_separate(files: Files) -> None:
-    jobs, others = JsonFolder(files, "jobs"), JsonFolder(files, "others")
-    for name, number in (("b", 1), ("a", 2), ("b", 3)):
-        jobs.write(name, {"number": number})
-    others.write("c", {})
-    assert jobs.read_all() == [{"number": 2}, {"number": 3}]
-    jobs.remove("a")
-    assert jobs.read_all() == [{"number": 3}]
-    assert files.matching("*/*/*/_manifest.json") == []

@@ -46,17 +46,6 @@ def test_features_are_arrays_of_half_floats() -> None:
     assert [array.tolist() for array in frame_of(pooled)["pooled"]] == [[1, 2], [3, 4]]
 
 
-def test_resolve_finds_the_newest_artifact_or_one_by_its_key(store: Store) -> None:
-    made = [
-        store.build(Work("mine", "rejected", 1, {"n": number}), [lambda: Part(table_of("rejected", []), 0, 0)])
-        for number in range(2)
-    ]
-    assert store.resolve("mine/rejected") == made[1]
-    assert store.resolve(f"mine/rejected/{made[0].key[:8]}") == made[0]
-    with pytest.raises(ArtifactError, match="is no DATASET/STAGE"):
-        store.resolve("mine")
-
-
 def test_an_unknown_column_is_reported_with_the_nearest_name(store: Store) -> None:
     row = {"qid": "q", "stage": "tags", "reason": "no", "value": ""}
     made = store.build(Work("mine", "rejected", 1), [lambda: Part(table_of("rejected", [row]), 1, 1)])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penumbra.artifacts.locations import PROJECT
-from penumbra.artifacts.markdown import Markdown, bold, code, counted, markdown_table, plain, printable
+from penumbra.artifacts.markdown import bold, code, counted, markdown_table, plain, printable
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
 
 TEXTS = [
@@ -37,13 +37,6 @@ def test_code_is_shown_literally(text: str) -> None:
 
     [token] = [token for token in MarkdownIt("commonmark").parse(code(text)) if token.type == "inline"]
     assert [child.content for child in token.children or ()] == [printable(" ".join(text.split()))]
-
-
-def test_markdown_is_not_escaped_again() -> None:
-    assert plain(bold("a_b")) == "**a\\_b**"
-    rows = markdown_table(("a",), [(Markdown("**b**"),), ("**c**",)]).splitlines()[2:]
-    assert rows == ["| **b** |", "| \\*\\*c\\*\\* |"]
-    assert markdown_table(("R1@0.5",), [("a_b",)], cell=str).splitlines()[::2] == ["| R1@0.5 |", "| a_b |"]
 
 
 def test_a_count_has_its_unit_in_the_singular_or_plural() -> None:

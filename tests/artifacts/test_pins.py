@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from penumbra.artifacts.catalogue import Catalogue
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
@@ -60,24 +59,6 @@ def test_what_takes_the_newest_says_which_and_how_it_differs(made: list[Artifact
     assert f"takes {now}, the newest of 2" in said("browse", "mine", "--provider", "corpus")
     assert said("artifacts", "path", "mine/annotations") == "", "there is no choice"
     assert said("artifacts", "path", f"mine/negatives/{before}") == ""
-
-
-def test_outside_of_commands_nothing_is_said(made: list[Artifact], capsys: pytest.CaptureFixture[str]) -> None:
-    said("artifacts", "path", "mine/negatives")
-    assert Store().newest("mine", "negatives") == made[1]
-    assert capsys.readouterr().err == ""
-
-
-def test_differences_of_inputs_reviews_and_nothing(store: Store) -> None:
-    lines: list[str] = []
-    first = build(store, "tags", [], parameters={"spacy_model": "a"})
-    reviews = build(store, "reviews", [])
-    build(store, "negatives", [], (first,))
-    build(store, "negatives", [], (first, reviews))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Catalogue, "announce", staticmethod(lines.append))
-        store.newest("mine", "negatives")
-    assert lines[0].endswith("before it has reviews=0 (now 1)")
 
 
 def test_all_commands_take_a_pin(made: list[Artifact]) -> None:

@@ -45,15 +45,6 @@ def test_first_rows_cross_parts_and_stop(store: Store) -> None:
     assert [row["qid"] for row in rows] == ["q0", "q1", "q2", "q6", "q7"]
 
 
-def test_cells_are_flat_and_short(store: Store) -> None:
-    rows = first_rows(store, *masks(store))
-    assert all(isinstance(cell, str | int | float) for row in rows for cell in row.values())
-    assert rows[0]["slots"] == "1 verb VBZ öffnet", "no JSON"
-    assert rows[0]["ratio"] == 0.1235
-    assert len(rows[1]["masked_query"]) == prefect_ui.LONGEST_CELL
-    assert rows[1]["masked_query"].endswith("…")
-
-
 def test_cells_are_escaped_unless_they_are_markdown(store: Store) -> None:
     row = {"run": BAD, "split": "test", "subset": "all", "metric": "R1@0.3", "value": 50.0}
     artifact = store.build(Work("scenes", "evaluation", 1), [lambda: Part(table_of("evaluation", [row]), 1, 1)])

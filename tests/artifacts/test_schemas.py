@@ -45,20 +45,6 @@ def test_another_type_is_refused_with_stage_and_column(column: str, values: list
         conform(pa.table({**DICTIONARY, column: values}), "dictionary")
 
 
-@pytest.mark.parametrize("values", [pa.array([3, 4], pa.int8()), pa.array([3.0, 4.0])], ids=str)
-def test_compatible_types_are_cast(values: pa.Array) -> None:
-    table = conform(pa.table({**DICTIONARY, "count": values}), "dictionary")
-    assert table.schema == SCHEMAS["dictionary"]
-    assert table.to_pydict() == DICTIONARY
-
-
-@pytest.mark.parametrize("window", [[1.0], [1.0, 2.0, 3.0], ["a", "b"], 4.0])
-def test_a_window_is_two_numbers(window: Any) -> None:
-    row = {"qid": "a", "vid": "v", "split": "train", "query": "q", "duration": 1.0, "novel": [], "saliency": None}
-    with pytest.raises(ArtifactError, match="annotations"):
-        table_of("annotations", [{**row, "windows": [window]}])
-
-
 def test_the_flow_that_makes_a_stage_exists() -> None:
     assert MADE_BY.keys() <= SCHEMAS.keys()
     assert {making(stage, "mine").split()[2] for stage in SCHEMAS if stage != REVIEWS} < FLOWS.keys()

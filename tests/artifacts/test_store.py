@@ -1,6 +1,5 @@
 """The store: keys from content, parts that are whole or absent, no repeated work, detection of damage."""
 
-import hashlib
 import inspect
 import os
 import signal
@@ -12,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -304,15 +302,6 @@ def remembering(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return artifact
 
 
-def test_files_with_a_known_digest_are_not_read_by_later_processes(
-    store: Store, remembering: Artifact, opened: list[str]
-) -> None:
-    assert store.intact(remembering)
-    assert not [path for path in opened if path.endswith(".parquet")]
-    assert store.verify(remembering) == []
-    assert len([path for path in opened if path.endswith(".parquet")]) == 2 * PARTS, "verify reads all parts"
-
-
 @pytest.mark.parametrize("spoil", [with_a_bit_flipped, Path.unlink])
 def test_a_change_is_found_if_its_times_were_set_back(
     store: Store, remembering: Artifact, spoil: Callable[[Path], None]
@@ -323,20 +312,6 @@ def test_a_change_is_found_if_its_times_were_set_back(
     if path.exists():
         os.utime(path, ns=times)
     assert store.intact(remembering) is None
-
-
-def test_a_change_without_a_new_stamp_is_found_on_reading(store: Store, remembering: Artifact) -> None:
-    path = folder(remembering) / "part-00001.parquet"
-    right = hashlib.sha256(path.read_bytes()).hexdigest()
-    with_a_bit_flipped(path)
-    hour_old(remembering)
-    digests.remember([(str(path), digests.stamp_of(path), right)])
-    assert store.intact(remembering), "no stamp tells it"
-    with pytest.raises(ArtifactError, match="was changed"):
-        store.part(remembering, 1)
-    makers = Makers()
-    store.build(WORK, makers)
-    assert makers.made == [1]
 
 
 @pytest.mark.parametrize("change", [{"dataset": "elsewhere"}, {"stage": "../.."}, {"key": "../x"}], ids=str)
@@ -381,16 +356,6 @@ def test_reading_checks_digests(store: Store, spoil: Callable[[Path], None]) -> 
             read()
     store.build(WORK, Makers())
     assert len(store.part(artifact, 1)) == 2, "made anew, by the same store"
-
-
-def test_newest_is_the_artifact_that_was_finished_last(store: Store) -> None:
-    first = store.build(WORK, Makers())
-    second = store.build(replace(WORK, version=2), Makers())
-    assert store.newest("scenes", "dictionary") == second
-    manifest = store.manifest(first)
-    later = manifest.model_copy(update={"ended": manifest.ended + timedelta(hours=1)})
-    (folder(first) / "_manifest.json").write_text(later.sealed().model_dump_json())
-    assert store.newest("scenes", "dictionary") == first
 
 
 def test_an_unreachable_store_is_reported_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,12 +418,3 @@ def test_parts_in_another_store_are_an_error(store: Store, tmp_path: Path) -> No
     with pytest.raises(ArtifactError, match="PENUMBRA_ARTIFACTS must name a shared folder or a bucket"):
         store.build(WORK, Makers(), total=PARTS, elsewhere=elsewhere)
     assert store.find() == []
-
-
-def test_progress_counts_the_parts_made_now(store: Store) -> None:
-    seen: list[tuple[int, int, int]] = []
-    store.build(WORK, Makers(3))
-    (Path(store.artifact(WORK).path) / "_manifest.json").unlink()
-    next(iter(sorted(Path(store.artifact(WORK).path).glob("part-*.parquet")))).unlink()
-    store.build(WORK, Makers(3), total=3, progress=lambda *counts: seen.append(counts))
-    assert seen == [(1, 3, 1), (2, 3, 1), (3, 3, 1)], "two of the parts were there and took no time"

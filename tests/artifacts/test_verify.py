@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from penumbra.artifacts import store as store_module
-from penumbra.artifacts.files import noting_files
 from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
@@ -197,10 +196,3 @@ def test_inputs_that_change_while_they_are_read_are_refused(
         assert not list(folder.rglob("*.parquet")), "nothing made of the changed file is kept"
     file.write_text(text)
     assert store.verify(build(Annotations(stage.source, rows_a_part=2))) == []
-
-
-def test_the_status_of_every_file_with_a_digest_is_noted(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text(json.dumps(LINE | {"qid": "1"}))
-    with noting_files() as files:
-        Annotations(Dataset(name="own", folder=str(tmp_path))).inputs()
-    assert [*files] == [str(tmp_path / "train.jsonl")]

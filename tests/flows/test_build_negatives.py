@@ -19,7 +19,6 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativeSource, QualityConfig
 from tests.rows import first_videos
@@ -195,12 +194,6 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
         assert row["similarity"] == pytest.approx(own[place]["similarity"], abs=1e-3)
         assert row["plausibility"] == pytest.approx(own[place]["plausibility"], abs=1e-3)
     assert "3 rejected, 3 of them: no query has its qid" in made.outcome
-
-
-def test_no_file_is_told_before_anything_is_made(prefect_server: None, store: Store, folder: Path) -> None:
-    with pytest.raises(NegativesError, match="no file of negatives is given: name one with --param file=…"):
-        import_negatives(Dataset(name="dirty", folder=str(folder)))
-    assert store.find() == []
 
 
 RUN = """

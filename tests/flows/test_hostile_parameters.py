@@ -11,7 +11,6 @@ from bench.campaigns.parameters import BOMB, escapes_shown, run_cases
 from penumbra.artifacts.markdown import CONTROLS
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import main
-from penumbra.flows.parameters import parse_parameters
 
 pytestmark = pytest.mark.slow
 
@@ -94,16 +93,3 @@ def test_a_hostile_file_is_refused(
     (tmp_path / "x.yaml").write_text(text)
     words = ("run", "build-negatives", "scenes", "--dry-run", "--config", str(tmp_path / "x.yaml"))
     assert message in refusal(monkeypatch, capsys, *words)
-
-
-def test_the_name_of_a_data_set_is_bounded(
-    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = refusal(monkeypatch, capsys, "run", "build-negatives", "a" * 300, "--dry-run")
-    assert "is no name of a data set: at most 100 small letters" in line
-
-
-def test_values_are_those_of_json() -> None:
-    pairs = ["a=1e-4", "b=[1, 2.5, null, true]", 'c={"x": "1"}', "d=007", "e=1:30", "f='1'"]
-    values = {"a": 1e-4, "b": [1, 2.5, None, True], "c": {"x": "1"}, "d": "007", "e": "1:30", "f": "1"}
-    assert parse_parameters(pairs) == values

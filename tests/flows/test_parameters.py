@@ -16,13 +16,12 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.commands import app
 from penumbra.flows.full_pipeline import full_pipeline
-from penumbra.flows.local_run import plan_flow, prepare
+from penumbra.flows.local_run import prepare
 from penumbra.flows.parameters import deployment_parameters, parameters_of, parse_parameters, resolve_parameter_paths
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.training.presets import FEW, preset_for, presets, with_preset
-from penumbra.tasks.stage import TO_MAKE
 
 pytestmark = pytest.mark.slow
 
@@ -244,13 +243,6 @@ def test_help_of_a_group_has_types_defaults_and_descriptions() -> None:
     assert str(mistaken).startswith("train-grounding has no group trainig: did you mean training?")
     unknown = CliRunner().invoke(app, ["run", "train", "--help"]).exception
     assert str(unknown).startswith("no flow 'train'; there is: build-negatives")
-
-
-def test_planning_an_ablation_publishes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penumbra.tasks.grounding.ablation.publish_report", lambda *_: pytest.fail("published"))
-    rows = plan_flow("ablation", "scenes", {"rows": ["base", "all"], "seeds": 2})
-    assert rows[-1] == ("ablation", TO_MAKE, "after evaluation")
-    assert store.find() == []
 
 
 def with_training_queries(folder: Path, number: int) -> Dataset:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine, chosen_engine, local_worker_count, use_engine, workers
-from penumbra.tasks.stage import PARTS_A_TASK, Parameters, Stage, planning, run, tasks_of
+from penumbra.tasks.stage import Parameters, Stage, planning, run
 from tests.cluster import free_port
 
 PARTS = 6
@@ -202,15 +201,6 @@ def test_a_single_part_and_a_plan_start_no_workers(store: Store, prefect_server:
     assert len(store.find()) == 1
 
 
-@pytest.mark.parametrize(("parts", "number", "each"), [(1, 2, 4), (9, 2, 4), (27, 64, 1), (1000, 2, 4)])
-def test_tasks_are_few_and_share_out_neighbours(parts: int, number: int, each: int) -> None:
-    tasks = tasks_of(range(100, 100 + parts), number, each)
-    assert sorted(index for task in tasks for index in task) == list(range(100, 100 + parts))
-    assert len(tasks) >= min(parts, each * number)
-    assert max(map(len, tasks)) <= PARTS_A_TASK
-    assert all(later - one == len(tasks) for task in tasks for one, later in pairwise(task))
-
-
 def test_the_engine_is_the_parameter_the_variable_or_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penumbra.tasks.engines.local_worker_count", lambda: 4)
     assert chosen_engine(None) is Engine.processes
@@ -249,10 +239,3 @@ def test_a_missing_extra_and_an_unreachable_cluster_are_reported_in_one_line(
     with pytest.raises(PenumbraError, match=message) as error:
         start()
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("available", "expected"), [(1e12, 3), (5e9, 2), (1e9, 1)])
-def test_workers_fit_into_the_memory(monkeypatch: pytest.MonkeyPatch, available: float, expected: int) -> None:
-    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": available}))
-    monkeypatch.setattr("penumbra.tasks.engines.cores", lambda: 3)
-    assert local_worker_count() == expected

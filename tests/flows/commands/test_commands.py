@@ -143,16 +143,6 @@ def test_browse_writes_one_page_and_prints_its_name(root: Path, monkeypatch: pyt
         write_text(["x"], root / "none" / "x")
 
 
-def test_fetch_is_only_proposed_for_public_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
-    (tmp_path / "mine").mkdir()
-    message = str(CliRunner().invoke(app, ["run", "build-negatives", "charades-gc", "--dry-run"]).exception)
-    assert message.endswith("did you mean charades-cg? there is: activitynet-cg, charades-cg, mine, scenes")
-    assert "penumbra fetch" not in message
-    message = str(CliRunner().invoke(app, ["run", "build-negatives", "charades-cg", "--dry-run"]).exception)
-    assert message.endswith("set PENUMBRA_DATA, or run `penumbra fetch charades-cg`")
-
-
 def test_a_server_that_does_not_answer_is_one_line_without_its_password(store: Store) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 

@@ -9,7 +9,7 @@ import pytest
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.browsing.gather import STEPS, gather, steps
+from penumbra.tasks.browsing.gather import gather
 from penumbra.tasks.browsing.page import write_page
 from penumbra.tasks.grounding.evaluation.compare import scores_by_split
 from tests.rows import DATASET, annotation, build, filled, negative, prediction, run_of
@@ -131,13 +131,6 @@ def test_a_run_without_predictions_is_an_error(store: Store, annotations: Artifa
     metrics = build(store, "metrics", [], (annotations,), parameters={"settings": {"training": {"seed": 0}}})
     with pytest.raises(Exception, match="has no predictions: penumbra run evaluate-grounding mine"):
         shown(store, metrics.key)
-
-
-def test_saliency_is_kept_to_a_sixty_fourth() -> None:
-    values = [0.31, -2.0, 4.0, 1.0]
-    text, low, high = steps(values)
-    assert [low + STEPS.index(step) * (high - low) / 63 for step in text] == pytest.approx(values, abs=6 / 126)
-    assert steps([float("nan"), float("inf")]) == ("00", 0.0, 0.0)
 
 
 def test_only_videos_of_the_folder_are_linked(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

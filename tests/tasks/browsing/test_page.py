@@ -301,7 +301,6 @@ def test_hostile_texts_do_nothing(
     assert page.events("Runtime.exceptionThrown") == []
 
 
-NOTHING_IS_STORED = "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('denied'); }})"
 EVIL = "</script><img src=x onerror=alert(1)>\u2028{{7*7}}"
 
 
@@ -386,53 +385,6 @@ class TestReview:
         assert again("document.getElementById('reviewer').value") == "ann"
         review = read_review(store, next(tmp_path.glob("*.review.jsonl")), DATASET)
         assert [row["verdict"] for row in review.rows] == ["accept", "reject", "edit", "reject"]
-
-    def test_a_browser_that_keeps_nothing_says_so(self, tab: Page, file: Path, tmp_path: Path) -> None:
-        tab.call("Page.enable")
-        number = tab.call("Page.addScriptToEvaluateOnNewDocument", source=NOTHING_IS_STORED)["identifier"]
-        try:
-            page = Shown(tab, file)
-            line = "This browser keeps nothing of this page (a private window?): save the review before you close it."
-            assert page.texts("#kept") == [line]
-            page.press("r")
-            assert page.texts("#verdicts") == ["0 accepted, 1 rejected, 0 edited"]
-            assert page.texts("#kept") == [line]
-            assert len(self.downloaded(page, tmp_path)) == 2
-        finally:
-            tab.call("Page.removeScriptToEvaluateOnNewDocument", identifier=number)
-
-    @pytest.mark.parametrize("runs", [0, 2])
-    def test_heads_stand_over_their_columns(self, store: Store, tab: Page, tmp_path: Path, runs: int) -> None:
-        page = Shown(tab, written(store, tmp_path, *some(store)[:runs]))
-        page.choose("which", "")
-        right = "(it => Math.round(it.getBoundingClientRect().right))(document.querySelector({}))"
-        left = right.replace("right", "left")
-        heads, row = "#captions .line:not(.run)", "#row-0 .line"
-        for side, head, cell in (
-            (left, f"{heads} span:nth-child(2)", f"{row}:not(.run) .who"),
-            (right, f"{heads} span:nth-child(3)", f"{row} .cosine .number"),
-            (right, f"{heads} span:nth-child(4)", f"{row} .plausibility"),
-            (right, "#captions .tag", "#row-0 .tag"),
-            (right, "#captions .seconds", "#row-0 .seconds"),
-            *([(left, "#captions .run span:nth-child(2)", "#row-2 .run .bar")] if runs else []),
-        ):
-            assert page(side.format(json.dumps(head))) == pytest.approx(page(side.format(json.dumps(cell))), abs=3), (
-                head
-            )
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_a_page_that_was_tampered_with_runs_nothing(store: Store, tmp_path: Path, tab: Page) -> None:
-    some(store)
-    file = written(store, tmp_path)
-    added = "<script>document.title = 'hacked'</script><img src=x onerror=\"document.title = 'hacked'\">"
-    file.write_text(file.read_text().replace("<noscript>", f"{added}<noscript>"))
-    page = Shown(tab, file)
-    assert page("document.title") == "mine: queries and their negatives"
-    assert len(page.events("Log.entryAdded") + page.events("Audits.issueAdded")) >= 1, (
-        "the browser reports what the policy refused"
-    )
 
 
 @needs_chromium

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.files import VideoFolder
 from penumbra.tasks.features.frames import FilmStrip, VideoSummary, clip_frames
@@ -73,20 +72,6 @@ def test_rotation_is_that_of_a_player(tmp_path: Path) -> None:
     assert summary.rotated
     assert turned[:30].mean() > 240
     assert turned[34:].mean() < 15
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 48), (47, 63)])
-def test_odd_sizes(tmp_path: Path, size: tuple[int, int]) -> None:
-    path = film(tmp_path / "a.mkv", 1, size=size, codec="ffv1")
-    assert next(clip_frames(path, 1.0, VideoSummary())).shape == (*size, 3)
-
-
-@pytest.mark.parametrize("suffix", ["mp4", "mkv", "avi", "mov", "ts"])
-def test_containers(tmp_path: Path, suffix: str) -> None:
-    codec = "mpeg4" if suffix == "avi" else "libx264"
-    found, summary = sampled(film(tmp_path / f"a.{suffix}", codec=codec), 1.0)
-    assert found == [5, 15]
-    assert summary.duration == pytest.approx(2.0, abs=0.002)
 
 
 def test_a_picture_is_rejected(tmp_path: Path) -> None:
@@ -168,29 +153,3 @@ def test_links_are_followed_only_within_the_folder_of_all_data(tmp_path: Path, m
     assert not any(files.find(vid) for vid in files.outside)
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "elsewhere"))
     assert VideoFolder(folder).outside == files.outside | {"theirs"}
-
-
-def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "disk" / "a.mp4").write_bytes(b"film")
-    os.symlink(tmp_path / "disk", tmp_path / "videos")
-    assert VideoFolder(tmp_path / "videos").find("a") == tmp_path / "videos" / "a.mp4"
-
-
-def test_frames_of_a_shipped_video() -> None:
-    """Compare with all frames of the file and their times, looked up one by one."""
-    path = SHIPPED / "videos" / "S0001.mp4"
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        frames = [(frame.time, np.asarray(frame.to_ndarray(format="rgb24"))) for frame in container.decode(stream)]
-    start = frames[0][0]
-    assert start is not None
-    summary = VideoSummary()
-    for index, picture in enumerate(clip_frames(path, 0.5, summary)):
-        middle = start + (index + 0.5) * 0.5 + 1e-9
-        last = [pixels for time, pixels in frames if time is not None and time <= middle][-1]
-        assert np.array_equal(picture, last)
-    assert summary.frames == len(frames)
-    assert not summary.damaged
-    assert summary.clips == math.ceil(summary.duration / 0.5 - 1e-9)
-    assert summary.duration == pytest.approx(len(frames) * (frames[-1][0] - start) / (len(frames) - 1), rel=0.02)  # type: ignore[operator]

@@ -246,13 +246,6 @@ def test_an_hdf5_file_is_not_followed_into_another(
     assert rejected(path)[0] == reason
 
 
-def test_an_hdf5_file_does_not_open_another(tmp_path: Path) -> None:
-    """A pipe without a writer would be waited for."""
-    os.mkfifo(tmp_path / "pipe")
-    link = h5py.ExternalLink(str(tmp_path / "pipe"), "/features")
-    assert rejected(hdf5_of(tmp_path / "f.h5", lambda file: file.update({"bad": link})))[0] == LINK
-
-
 def large_npy(path: Path) -> Path:
     with (path / "bad.npy").open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 6)})
@@ -314,15 +307,3 @@ def test_a_link_that_leads_out_of_the_folder_is_rejected(tmp_path: Path) -> None
     np.save(tmp_path / "secret.npy", MATRIX)
     os.symlink(tmp_path / "secret.npy", folder / "bad.npy")
     assert rejected(folder_of(folder))[0] == "link leads out of the folder"
-
-
-def test_ordinary_forms_of_hdf5_are_read(tmp_path: Path) -> None:
-    def write(file: h5py.File) -> None:
-        file.create_dataset("packed", data=MATRIX, compression="gzip", shuffle=True, chunks=(4, 6))
-        file.create_dataset("lzf", data=MATRIX, compression="lzf")
-        file.create_dataset("growing", data=MATRIX, maxshape=(None, 6))
-        file["again"] = file["packed"]  # a hard link
-
-    opened = Hdf5File(hdf5_of(tmp_path / "f.h5", write))
-    for vid in ("good", "packed", "lzf", "growing", "again"):
-        assert np.array_equal(opened.read(vid), MATRIX)  # type: ignore[arg-type]

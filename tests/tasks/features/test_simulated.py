@@ -54,13 +54,6 @@ def test_an_other_event_never_says_what_the_video_s_own_sentence_does() -> None:
     assert RUN not in events, "it shares none"
 
 
-def test_background_is_seen_all_the_time() -> None:
-    found = world(background=1.0, background_strength=0.5)
-    clips = found.video("v", 3.0, [Planted(RUN, ((0.0, 1.0),))], 1.0).astype(np.float64)
-    word = found.vectors["run"] @ found.map
-    assert np.abs(clips - np.outer([1.5, 0.5, 0.5], word)).max() < 0.01
-
-
 OPENS = [token("person", "noun", subject=True), token("open", "verb"), token("door", "noun")]
 RUNS = [token("person", "noun", subject=True), token("run", "verb")]
 

@@ -7,15 +7,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.features.text import (
-    ClipTexts,
-    TextFeatures,
-    Texts,
-    batches_of_one_length,
-    chosen_negatives,
-    distinct_texts,
-    load_text_encoder,
-)
+from penumbra.tasks.features.text import ClipTexts, TextFeatures, Texts, chosen_negatives, load_text_encoder
 from penumbra.tasks.text.embeddings import Encoding, encode
 from tests.rows import build, negative
 
@@ -25,12 +17,6 @@ TINY = Clip(encoder="tiny-clip")
 def negatives(store: Store, texts: list[str], number: int = 1) -> Artifact:
     rows = [negative(str(i), 1, text) for i, text in enumerate(texts)]
     return build(store, "negatives", rows, parameters={"number": number})
-
-
-def test_batches_are_of_one_length() -> None:
-    lengths = [5, 3, 5, 5, 9, 3]
-    found = list(batches_of_one_length(lengths, 2))
-    assert found == [[4, 4], [0, 2], [3, 3], [1, 5]]
 
 
 def test_states_do_not_depend_on_the_other_texts() -> None:
@@ -52,11 +38,6 @@ def test_long_and_strange_texts() -> None:
     lengths = [len(row) for row in part.rows["tokens"].to_pylist()]
     assert max(lengths) == lengths[0] == 77
     assert part.notes == {"text cut to the encoder's longest": 2}
-
-
-def test_a_text_of_several_queries_is_encoded_once(store: Store) -> None:
-    negatives(store, ["b", "a", "b", "c"])
-    assert distinct_texts([store.newest("mine", "negatives")]) == ["a", "b", "c"]
 
 
 def test_which_negatives(store: Store) -> None:

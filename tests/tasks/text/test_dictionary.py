@@ -90,11 +90,6 @@ def test_the_table_does_not_depend_on_how_it_was_cut_into_parts() -> None:
     assert dictionary_part(map(tagged, queries)).rows.equals(dictionary_part([tagged(*queries)]).rows)
 
 
-def test_no_training_words_make_an_empty_dictionary() -> None:
-    part = dictionary_part([tagged(("test", [DOOR]))])
-    assert Dictionary(part.rows).offer("noun", "NN").words == []
-
-
 def allowed(dictionary: Dictionary, primitive: str, tag: str, word: str, lemma: str) -> dict[str, bool]:
     """The words that a slot is offered, and which of them it may take."""
     _, offer, own = dictionary.choice(primitive, tag, word, lemma)
@@ -109,20 +104,9 @@ def test_a_slot_is_offered_its_own_class_and_tag() -> None:
     assert VERBS.offer("noun", "NN").words == ["o'clock", "opens"], "words of other than plain letters are not offered"
 
 
-def test_one_word_with_two_lemmas_is_one_offer() -> None:
-    words = dictionary(("verb", "VBD", "found", "find", 3), ("verb", "VBD", "found", "found", 2))
-    assert words.offer("verb", "VBD") == (["found"], {"found": 0}, 5)
-    assert words.forms == {"found": {"find", "found"}}
-
-
 @pytest.mark.parametrize("word", ["opens", "Opens", "OPENS", "opening", "unseen"])
 def test_no_inflection_of_the_word_is_allowed(word: str) -> None:
     assert allowed(VERBS, "verb", "VBZ", word, "open") == {"open": False, "opens": False, "puts": True}
-
-
-def test_a_word_is_related_by_any_of_its_lemmas() -> None:
-    """`left` may be lemmatised as itself or as `leave`: neither `left` nor `leaved` may replace it."""
-    assert allowed(VERBS, "verb", "VBD", "left", "left") == {"left": False, "leaved": False, "opened": True}
 
 
 @pytest.mark.parametrize(
@@ -140,8 +124,3 @@ def test_a_slot_is_offered_its_own_tag_and_the_nearest_only_where_that_has_no_wo
 ) -> None:
     assert VERBS.choice(primitive, tag, word, lemma)[0] == (primitive, offered)
     assert list(allowed(VERBS, primitive, tag, word, lemma)) == VERBS.offer(primitive, offered).words
-
-
-def test_the_only_word_of_a_tag_is_not_offered_to_itself() -> None:
-    lonely = dictionary(("verb", "VBN", "taken", "take", 1), ("verb", "VBD", "ran", "run", 2))
-    assert allowed(lonely, "verb", "VBN", "taken", "take") == {"ran": True}

@@ -2,15 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 from spacy.language import Language
 
-from penumbra.artifacts.manifest import Artifact
-from penumbra.tasks.text.masks import MASK, ORDER, Masking, Masks, mask_part, mask_query, masking_order, slot_counts
+from penumbra.tasks.text.masks import MASK, Masking, mask_part, mask_query, masking_order, slot_counts
 from penumbra.tasks.text.tags import tag_texts
 from tests.rows import Row, token
 
@@ -124,21 +122,6 @@ def test_levels_are_nested_and_only_masked_words_change(nlp: Language, ratios: t
             assert back == text
             for slot in slots:
                 assert {"primitive": slot["primitive"], "tag": slot["tag"]}.items() <= tokens[slot["token"]].items()
-
-
-def test_masks_of_all_classes_keep_their_key_material() -> None:
-    annotations, tags = (Artifact(root="r", dataset="d", stage=stage, key="k") for stage in ("annotations", "tags"))
-
-    def masks(**settings: Any) -> Masks:
-        return Masks(annotations, tags, Masking(**settings))
-
-    assert masks().determines() == {}, "a setting at its default enters no key"
-    assert masks().parameters() == {"ratios": [0.25, 0.5, 0.75], "primitives": list(ORDER)}
-    assert masks(primitives=ORDER[::-1]).work.key != masks().work.key
-    assert masks(primitives=(*ORDER, "verb")).work.key == masks().work.key
-    assert masks(primitives=("noun", "verb")).determines() == {"primitives": ["noun", "verb"]}
-    with pytest.raises(ValidationError, match="at least 1"):
-        Masking(primitives=())
 
 
 def test_only_the_training_split_is_masked_and_rejections_have_a_reason() -> None:

@@ -6,17 +6,14 @@ import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 import spacy
 from spacy.language import Language
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
-from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.text.tags import PIPELINE_FOLDER, SHIPPED_PIPELINE, describe, load_pipeline, tag_part, tag_texts
+from penumbra.tasks.text.tags import PIPELINE_FOLDER, SHIPPED_PIPELINE, describe, load_pipeline, tag_texts
 from workshop.tagger.train import score
 
 DATA = Path(__file__).parents[2] / "data"
@@ -60,13 +57,6 @@ def test_imperatives_are_verbs(nlp: Language) -> None:
     assert len(imperatives) == 125
     assert len(wrong) <= 0.03 * len(imperatives), wrong
     assert not [doc.text for doc in docs if doc[0].lower_ in THIRD_PERSON and doc[0].pos_ == "VERB"]
-
-
-def test_a_noun_at_the_beginning_is_no_imperative(nlp: Language) -> None:
-    statements = (DATA / "statements.txt").read_text(encoding="utf-8").splitlines()
-    wrong = [doc.text for doc in nlp.pipe(statements) if doc[0].pos_ not in ("NOUN", "PROPN")]
-    assert len(statements) == 30
-    assert len(wrong) <= 1, wrong
 
 
 def test_noun_chunks_and_lemmas(nlp: Language) -> None:
@@ -121,17 +111,6 @@ def test_the_tags_of_a_text_do_not_depend_on_other_texts(nlp: Language) -> None:
     assert together[: len(ODD_TEXTS)] == together[-2 : len(ODD_TEXTS) : -1], "a text's tags depend on its place"
     alone = list(chain.from_iterable(tag_texts([text], nlp) for text in texts))
     assert together == alone, "a text's tags depend on its neighbours"
-
-
-def test_a_part_keeps_order_and_repeats(nlp: Language) -> None:
-    queries = ["a man runs.", "the dog sits on a chair.", "a man runs."]
-    rows: dict[str, Any] = {"qid": ["c", "a", "b"], "query": queries}
-    part = tag_part(pa.table(rows), nlp)
-    assert part.rows.schema == SCHEMAS["tags"]
-    assert part.rows["qid"].to_pylist() == ["c", "a", "b"]
-    tokens = part.rows["tokens"].to_pylist()
-    assert tokens[0] == tokens[2] != tokens[1]
-    assert (part.taken, part.kept, part.rejected) == (3, 3, [])
 
 
 def test_an_unusable_pipeline_is_named(tmp_path: Path) -> None:
