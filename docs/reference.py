@@ -1,7 +1,4 @@
-"""Generate the reference pages from the code: parameters, tables, the command, presets, deployments, grids.
-
-`docs/hooks.py` adds them to the site. They are not committed.
-"""
+"""Generate the reference pages, and add them and the files of the repository's root to the site (a hook of mkdocs)."""
 
 import inspect
 import json
@@ -11,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import typer
 import yaml
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from penumbra.artifacts.locations import DEPLOYMENTS
+from penumbra.artifacts.locations import DEPLOYMENTS, PROJECT
 from penumbra.artifacts.schemas import TABLES
 from penumbra.flows.commands import app
 from penumbra.flows.parameters import parameters_of, type_name
@@ -190,3 +189,18 @@ PAGES = {
     "reference/deployments.md": deployments_page,
     "reference/grids.md": grids_page,
 }
+ROOT_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+LINKED = ("LICENSE", "CITATION.cff", "models/README.md", "examples/*.ipynb")  # from README.md
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages, the root's pages, and the files that README.md links to; README.md is the first page."""
+    for name, page in PAGES.items():
+        files.append(File.generated(config, name, content=page()))
+    for name in ROOT_PAGES:
+        text = (PROJECT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, name, content=text))
+    for path in [path for pattern in LINKED for path in PROJECT.glob(pattern)]:
+        name = str(path.relative_to(PROJECT))
+        files.append(File.generated(config, name, content=path.read_bytes(), inclusion=InclusionLevel.NOT_IN_NAV))
+    return files

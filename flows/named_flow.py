@@ -1,6 +1,7 @@
 """The name and the final state of a flow's runs, as the Prefect UI shows them."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar, cast
@@ -8,8 +9,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 from prefect import Flow, State, flow
 from prefect.states import Completed
 
+from penumbra.artifacts.store import Store
 from penumbra.tasks.progress import clean_console_log
-from penumbra.tasks.stage import data_set_in_use
+from penumbra.tasks.stage import is_planned
 
 PRICED = "nothing was sent or made: the report dry-run has the price of the questions"
 
@@ -25,7 +27,7 @@ def named_flow(name: str) -> Callable[[Callable[P, State[T]]], Flow[P, T]]:
         def hold_data_set(*arguments: P.args, **options: P.kwargs) -> State[T]:
             clean_console_log()  # also in the process that a worker of Prefect starts for a run
             dataset = signature(function).bind(*arguments, **options).arguments["dataset"]
-            with data_set_in_use(dataset.name):
+            with nullcontext() if is_planned() else Store().use(dataset.name):  # `artifacts rm` removes nothing of it
                 return function(*arguments, **options)
 
         return cast(Flow[P, T], flow(name=name, flow_run_name=f"{name} {{dataset.name}}")(hold_data_set))

@@ -21,7 +21,7 @@ from penumbra.tasks.data.queries import write_queries
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.progress import bars_shown
-from penumbra.tasks.stage import FEW_ROWS, IS_THERE, Parameters, data_set_in_use, planning, without_prefect
+from penumbra.tasks.stage import FEW_ROWS, IS_THERE, Parameters, planning, without_prefect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +58,7 @@ def negatives_for(
             if server_address() or settings.filling.hosted or len(queries) > FEW_ROWS:
                 result: Negatives = run_flow("build-negatives", name or UNNAMED, changes)
                 return result.negatives
-            with data_set_in_use(name or UNNAMED), without_prefect(), _bars():
+            with Store().use(name or UNNAMED), without_prefect(), _bars():
                 return negatives_of(parameters["dataset"], settings).negatives
 
 

@@ -4,39 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penumbra.artifacts.errors import PenumbraError
-
 if TYPE_CHECKING:
     import torch
 
 MULTIPLE = 16  # rows of a batch are padded to a multiple of it: few sizes, and few repeated rows
 
 
-def device_of(name: str) -> "torch.device":
-    """Return the device of a name; "auto" is a GPU if there is one, otherwise the CPU.
-
-    Raise `PenumbraError` if this machine has no such device.
-    """
+def device_of() -> "torch.device":
+    """Return a GPU if there is one (CUDA_VISIBLE_DEVICES selects it, or hides it), otherwise the CPU."""
     import torch
 
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise PenumbraError(
-            f"no device {name!r}: choose auto, cpu, cuda, or a GPU by its number, such as cuda:1"
-        ) from None
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        there = f"torch finds {count} GPUs, from cuda:0 on" if count else "torch finds no GPU"
-        raise PenumbraError(f"no device {name!r}: {there}. Choose auto or cpu, or see `penumbra doctor`")
-    return device
-
-
-def is_gpu(name: str) -> bool:
-    """Return whether the device of this name is a GPU; torch is not imported to tell that `cpu` is none."""
-    return name != "cpu" and device_of(name).type != "cpu"
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @contextmanager

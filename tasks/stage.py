@@ -75,30 +75,32 @@ class Stage(ABC):
     def label(self) -> str:
         return self.name
 
-    def _fields_of_type(self, kind: type[T]) -> tuple[T, ...]:
-        values = [getattr(self, item.name) for item in fields(self)]
-        flat = [it for value in values for it in (value if isinstance(value, tuple) else (value,))]
-        return tuple(it for it in flat if isinstance(it, kind))
+    def _of_type(self, kind: type[T]) -> list[T]:
+        found: list[T] = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            for each in value if isinstance(value, tuple) else (value,):
+                found += [each] if isinstance(each, kind) else []
+        return found
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
         """The artifacts that the stage reads, in the order of its fields."""
-        return self._fields_of_type(Artifact)
+        return tuple(self._of_type(Artifact))
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters that the manifest records; by default those of the parameter groups."""
-        return self._of_groups()
+        return self._of_groups(exclude_defaults=False)
 
     def determines(self) -> dict[str, Any]:
         """Return the parameters that enter the key: those that determine the content and differ from their default."""
         return self._of_groups(exclude_defaults=True)
 
-    def _of_groups(self, exclude_defaults: bool = False) -> dict[str, Any]:
-        groups = [
-            group.model_dump(mode="json", exclude={"device"}, exclude_defaults=exclude_defaults)
-            for group in self._fields_of_type(Parameters)
-        ]
-        return {name: value for group in groups for name, value in group.items()}
+    def _of_groups(self, exclude_defaults: bool) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for group in self._of_type(Parameters):
+            values |= group.model_dump(mode="json", exclude_defaults=exclude_defaults)
+        return values
 
     def shown(self, rows: Rows) -> Rows:
         """Return the first rows as the Prefect UI shows them; cells of type `Markdown` are not escaped."""
@@ -239,13 +241,6 @@ def plan_if(condition: bool) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def data_set_in_use(dataset: str) -> Iterator[None]:
-    """Keep `penumbra artifacts rm` from the artifacts of a data set; a plan needs none of them."""
-    with nullcontext() if is_planned() else Store().use(dataset):
-        yield
-
-
 def is_planned() -> bool:
     return _PLAN.get() is not None
 
@@ -356,7 +351,9 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
     given = {"stage": stage, "artifact": stage.artifact, "files": stage.input_files, "host": platform.node()}
     futures: list[Any] = []
     with pool.on_gpu() if stage.on_device else nullcontext():
-        for indices in tasks_of(missing, number, each):
+        # The parts of a task are far apart, so that expensive neighbouring parts are divided among the tasks.
+        tasks = max(min(len(missing), each * number), -(-len(missing) // PARTS_A_TASK))
+        for indices in (missing[first::tasks] for first in range(tasks)):
             numbers = f"parts {', '.join(str(index + 1) for index in indices)}"
             label = f"{stage.label.translate(NO_TEMPLATE)}: {numbers}"
             named = make_parts.with_options(name=f"{stage.name}: parts", task_run_name=label)
@@ -371,15 +368,6 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
             f"{stage.name}: a worker was killed, or had too little memory, or its scheduler has gone: the same command "
             "resumes with the parts that are left; PENUMBRA_ENGINE=here makes one after the other"
         ) from None
-
-
-def tasks_of(missing: Sequence[int], workers: int, each: int) -> list[list[int]]:
-    """Return the parts of each task, at least `each` tasks a worker if there are that many parts.
-
-    The parts of a task are far apart, so that expensive neighbouring parts are divided among the tasks.
-    """
-    tasks = max(min(len(missing), each * workers), -(-len(missing) // PARTS_A_TASK))
-    return [list(missing[first::tasks]) for first in range(tasks)]
 
 
 @task(cache_policy=NO_CACHE)

@@ -103,7 +103,7 @@ def patch_sizes(encoder: Encoder) -> tuple[int, int]:
 
 
 @cache
-def load(clip: Clip, device: str = "auto") -> Encoder:
+def load(clip: Clip, on_cpu: bool = False) -> Encoder:
     """Load the encoder, once in each process and device; raise `FeatureError` with the remedy if that fails."""
     import torch
     from huggingface_hub import hf_hub_download
@@ -129,7 +129,7 @@ def load(clip: Clip, device: str = "auto") -> Encoder:
             f"CLIP {name!r} can't be loaded ({type(error).__name__}): without a network give a folder, or `{SHIPPED}`, "
             "with --param clip.encoder=tiny-clip"
         ) from None
-    target = device_of(device)
+    target = torch.device("cpu") if on_cpu else device_of()
     if attention := attention_implementation(target):
         model.set_attn_implementation(attention)
     return Encoder(name, model.eval().to(target), tokenizer, processing, target)

@@ -16,7 +16,17 @@ FLOW = "extract-features"
 UNUSED = "queries of videos without features: training leaves them out"
 
 
-def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
+@side_effect_task("report")
+def report_features(annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
+    """Publish the report of a run, and return its outcome in one line."""
+    line, page = write_report(Store(), annotations, texts, videos)
+    publish_report(annotations.dataset, FLOW, page)
+    logger().info(line)
+    return line
+
+
+def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: Artifact) -> tuple[str, str]:
+    """Return how a run ended, in one line, and the report as markdown."""
     text_features, video_features = store.manifest(texts), store.manifest(videos)
     counts, featured, unused = [np.zeros(0, np.int64)], set[str](), Counter[str]()
     for part in store.parts(videos, ["vid", "features"]):
@@ -25,7 +35,7 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     for part in store.parts(annotations, ["vid", "split"]):
         pairs = zip(part["vid"].to_pylist(), part["split"].to_pylist(), strict=True)
         unused.update(split for vid, split in pairs if vid not in featured)
-    clips = np.concatenate(counts)
+    clips, missing = np.concatenate(counts), video_features.taken - video_features.kept
     spread = f"{np.median(clips):g} ({clips.min()}, {clips.max()})" if len(clips) else "–"
     rows = [
         ("videos with features", f"{video_features.kept:,} of {video_features.taken:,}"),
@@ -34,33 +44,17 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
         ("texts", f"{text_features.kept:,} of {text_features.taken:,}"),
         (UNUSED, ", ".join(f"{split} {count:,}" for split, count in sorted(unused.items())) or "none"),
     ]
+    kind = "simulated video" if remark_on([videos]) else "video"
+    line = f"features of {counted(video_features.kept, kind)} and {counted(text_features.kept, 'text')}; "
+    line += f"{counted(missing, 'video')} without" if missing else "none is missing"
     sections = [
         f"# {video_features.dataset}: features",
         *remark_on([videos]),
-        f"**{outcome(store, texts, videos)}.** They lie in `{videos.path}` and `{texts.path}`.",
+        f"**{line}.** They lie in `{videos.path}` and `{texts.path}`.",
         "## Figures",
         markdown_table(("figure", "value"), rows),
-        f"## Videos without features: {video_features.taken - video_features.kept:,}",
+        f"## Videos without features: {missing:,}",
         markdown_table(("reason", "videos"), video_features.rejected.items()),
-        f"Each is listed with its reason in `{videos.path}/{REJECTED}`." if video_features.rejected else "",
+        f"Each is listed with its reason in `{videos.path}/{REJECTED}`." if missing else "",
     ]
-    return "\n\n".join(sections)
-
-
-def outcome(store: Store, texts: Artifact, videos: Artifact) -> str:
-    """Return how a run ended, in one line."""
-    text_features, video_features = store.manifest(texts), store.manifest(videos)
-    missing = video_features.taken - video_features.kept
-    kind = "simulated video" if remark_on([videos]) else "video"
-    line = f"features of {counted(video_features.kept, kind)} and {counted(text_features.kept, 'text')}"
-    return f"{line}; {counted(missing, 'video')} without" if missing else f"{line}; none is missing"
-
-
-@side_effect_task("report")
-def report_features(annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
-    """Publish the report of a run, and return its outcome in one line."""
-    store = Store()
-    publish_report(annotations.dataset, FLOW, write_report(store, annotations, texts, videos))
-    line = outcome(store, texts, videos)
-    logger().info(line)
-    return line
+    return line, "\n\n".join(sections)

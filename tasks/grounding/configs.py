@@ -183,9 +183,6 @@ class Training(Parameters):
     weight_decay: float = Field(1e-4, ge=0, description="Weight decay of all weights.")
     clip_norm: float = Field(0.1, gt=0, description="Largest norm of the gradients; larger gradients are scaled down.")
     precision: Literal["float32", "bf16"] = Field("float32", description="`bf16` trains with autocast to bfloat16.")
-    device: str = Field(
-        "auto", description="`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one. A launcher sets it."
-    )
     evaluate_every: int = Field(5, ge=1, description="Epochs between two evaluations.")
     patience: int = Field(10, ge=1, description="Evaluations without improvement after which training stops.")
     chosen_by: Literal["sum", "mIoU", "mAP", "R1@0.7"] = Field(

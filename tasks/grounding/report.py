@@ -184,7 +184,7 @@ def predict_saliency(
         for name, text in texts.items()
     ]
     saliency: list[dict[str, np.ndarray]] = [{} for _ in examples]
-    prepared, device, system = loaded.examples_of(rows, "report"), device_of("auto"), system_of(settings)
+    prepared, device, system = loaded.examples_of(rows, "report"), device_of(), system_of(settings)
     if len(prepared):
         data = system.data(prepared, loaded.videos, loaded.texts, device)
         for prediction in system.predict(model.to(device), data):

@@ -106,9 +106,9 @@ class LanguageModel:
         self.prefix = [begin, *self.tokens([before])[0]] if before else [begin]
 
     @classmethod
-    def load(cls, name: str = SMALL_MODEL, device: str = "auto", before: str = "") -> "LanguageModel":
+    def load(cls, name: str = SMALL_MODEL, before: str = "") -> "LanguageModel":
         """Load a folder, a GGUF file or a model of the hub; raise `PenumbraError` with the remedy if that fails."""
-        model, tokenizer = load(name, device)
+        model, tokenizer = load(name)
         return cls(model, tokenizer, weights_name(name, model), before)
 
     def after(self, before: str) -> "LanguageModel":
@@ -269,18 +269,18 @@ class LanguageModel:
         return torch.tensor(padded, device=self.device)
 
 
-def load(name: str, device_name: str) -> tuple[Any, Any]:
+def load(name: str) -> tuple[Any, Any]:
     """Return model and tokenizer; raise `PenumbraError` with the remedy. The small model is read once in a process.
 
     Weights are bfloat16 on a GPU and on CPUs that compute with it, otherwise float32.
     """
     path = weights_at(name) if name == SMALL_MODEL else None
-    return _load_once(name, device_name, file_digest(path)) if path else _load(name, device_name)
+    return _load_once(name, file_digest(path)) if path else _load(name)
 
 
 @lru_cache(maxsize=1)
-def _load_once(name: str, device_name: str, digest: str) -> tuple[Any, Any]:
-    return _load(name, device_name)
+def _load_once(name: str, digest: str) -> tuple[Any, Any]:
+    return _load(name)
 
 
 @contextmanager
@@ -310,7 +310,7 @@ def _gguf_read_once() -> Iterator[None]:
             vars(module).update(names)
 
 
-def _load(name: str, device_name: str) -> tuple[Any, Any]:
+def _load(name: str) -> tuple[Any, Any]:
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -318,7 +318,7 @@ def _load(name: str, device_name: str) -> tuple[Any, Any]:
 
     quiet: Any = logging.disable_progress_bar
     quiet()
-    target, path = device_of(device_name), weights_at(name)
+    target, path = device_of(), weights_at(name)
     is_quantised = path is not None and path.is_file()
     source = str(path.parent if is_quantised else path) if path else name
     options: dict[str, Any] = {"local_files_only": path is not None, "trust_remote_code": False}

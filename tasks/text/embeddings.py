@@ -20,7 +20,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, is_gpu, pad_batch
+from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, pad_batch
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, logger, read_part
 
@@ -43,7 +43,7 @@ class Encoding(Parameters):
     @property
     def on_gpu(self) -> bool:
         """Whether the encoder is on a GPU, where one process makes all parts."""
-        return is_gpu("auto")
+        return device_of().type != "cpu"
 
 
 def model_source(sentence_model: str) -> str:
@@ -85,7 +85,7 @@ def load_encoder(sentence_model: str) -> Any:
     """Load the model; raise `PenumbraError` with the remedy if that fails."""
     from sentence_transformers import SentenceTransformer  # imports torch, which takes seconds
 
-    source, device = model_source(sentence_model), device_of("auto")
+    source, device = model_source(sentence_model), device_of()
     attention = {"attn_implementation": attention_implementation(device)}
     try:
         local = Path(source).is_dir()  # a folder needs no hub

@@ -37,9 +37,3 @@ def test_charts_are_well_formed_and_described(drawing: Drawing) -> None:
         for name in ("x", "y", "width", "height", "points", "x1", "x2", "y1", "y2"):
             assert "nan" not in node.attrib.get(name, "")
             assert "inf" not in node.attrib.get(name, "")
-
-
-def test_a_line_breaks_at_missing_values() -> None:
-    picture = parsed(panels("x", [Panel("y", [LINE], 0, 5, "s")], 1))
-    drawn = [node for node in picture.iter(f"{SVG}polyline") if node.attrib["stroke-width"] == "2"]
-    assert (len(drawn), len(list(picture.iter(f"{SVG}circle")))) == (1, 2), "the last two points, and two alone"

@@ -38,14 +38,6 @@ def made(store: Store) -> dict[str, Artifact]:
     return {"old": old, "masks": masks, "run": run, "lone": lone, "newest": newest}
 
 
-def test_selection_by_reference_and_age(store: Store, made: dict[str, Artifact]) -> None:
-    assert set(to_remove(store, "mine/tags", False)) == {made["old"], made["lone"], made["newest"]}
-    assert to_remove(store, f"mine/tags/{made['old'].key[:9]}", False) == [made["old"]]
-    for nothing in ("others", "mine/fills", "mine/tags/x", "mine/tags/0/0"):
-        with pytest.raises(ArtifactError, match="nothing is below"):
-            to_remove(store, nothing, False)
-
-
 def test_ancestors_of_results_and_newest_artifacts_are_needed(store: Store, made: dict[str, Artifact]) -> None:
     assert to_remove(store, None, True) == [made["lone"]]
 

@@ -2,11 +2,8 @@
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
-from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.artifacts.tables import frame_of
 
 
@@ -44,11 +41,3 @@ def test_features_are_arrays_of_half_floats() -> None:
     assert [array.shape for array in frame_of(features(2, 2))["features"]] == [(2, 3), (2, 3)]
     pooled = pa.table({"pooled": pa.array([[1, 2], [3, 4]], pa.list_(pa.float16(), 2))})
     assert [array.tolist() for array in frame_of(pooled)["pooled"]] == [[1, 2], [3, 4]]
-
-
-def test_an_unknown_column_is_reported_with_the_nearest_name(store: Store) -> None:
-    row = {"qid": "q", "stage": "tags", "reason": "no", "value": ""}
-    made = store.build(Work("mine", "rejected", 1), [lambda: Part(table_of("rejected", [row]), 1, 1)])
-    assert store.frame(made, ["reason", "qid"]).to_dict("records") == [{"reason": "no", "qid": "q"}]
-    with pytest.raises(ArtifactError, match="rejected has no column 'raeson': did you mean reason"):
-        store.frame(made, ["raeson"])

@@ -40,11 +40,6 @@ def masks(store: Store, rows: int = 3, parts: int = 4) -> tuple[Artifact, Manife
     return artifact, store.manifest(artifact)
 
 
-def test_first_rows_cross_parts_and_stop(store: Store) -> None:
-    rows = first_rows(store, *masks(store), count=5)
-    assert [row["qid"] for row in rows] == ["q0", "q1", "q2", "q6", "q7"]
-
-
 def test_cells_are_escaped_unless_they_are_markdown(store: Store) -> None:
     row = {"run": BAD, "split": "test", "subset": "all", "metric": "R1@0.3", "value": 50.0}
     artifact = store.build(Work("scenes", "evaluation", 1), [lambda: Part(table_of("evaluation", [row]), 1, 1)])

@@ -6,13 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from penumbra.artifacts import files as digests
 from penumbra.artifacts import files as files_module
-from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
@@ -50,16 +47,6 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     boto3.client("s3").create_bucket(Bucket=name)
     yield f"s3://{name}/some/prefix"
     s3fs.S3FileSystem.clear_instance_cache()
-
-
-def test_a_pin_is_an_object(bucket: str) -> None:
-    store = Store(bucket)
-    artifact = store.build(WORK, [lambda: Part(table_of("tags", []), 0, 0)])
-    store.pin(artifact, "release")
-    assert Store(bucket).resolve("scenes/tags@release") == artifact
-    assert [manifest.key for manifest in store.find()] == [artifact.key], "a pin is no artifact"
-    store.unpin("scenes", "tags", "release")
-    assert Store(bucket).pins() == []
 
 
 class Makers:
@@ -117,18 +104,6 @@ def test_a_failed_build_continues_and_damage_is_mended(bucket: str) -> None:
     assert store.intact(artifact) is None
     Makers().build(store)
     assert store.verify(artifact) == []
-
-
-def test_finished_parts_are_not_downloaded_again(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "digests_file", lambda: tmp_path / "digests.sqlite")
-    store, fetched, read = Store(bucket), list[str](), Files.read
-    Makers().build(store)
-    artifact = store.artifact(WORK)
-    monkeypatch.setattr(Files, "read", lambda self, path: (fetched.append(path), read(self, path))[1])
-    assert Store(bucket).intact(artifact)
-    assert [path.rpartition("/")[2] for path in fetched] == ["_manifest.json"], "ETags tell the rest"
-    store.write_file(artifact, "part-00001.parquet", b"another's")
-    assert Store(bucket).intact(artifact) is None
 
 
 def test_a_second_run_waits_for_the_first(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,11 +28,10 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.batches.inputs import find_sources
-from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
+from penumbra.tasks.grounding.configs import Choice, Inputs, Training
 from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY
-from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of, scores_by_split
+from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
-from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import CONSTANT, RunError, all_runs, found_run, run_folder
@@ -257,19 +256,6 @@ def test_named_artifacts_are_read_and_a_training_is_never_done_twice(world: Path
     finally:
         for other in others:
             shutil.rmtree(other.path)
-
-
-def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[dict[str, Any]]) -> None:
-    model, training = BMDETRConfig(**SMALL, alignment=16, shifting=True), {**TRAINING, "epochs": 1}
-    run: Artifact = train_grounding(dataset(world), None, model, Training(**training))
-    stages = {parent.stage for parent in Store().manifest(run).parents}
-    assert stages == {"annotations", "in_video_negatives", "text_features", "video_features"}
-    early = [row for row in rows if row["split"] == "test" and min(start for start, _ in row["windows"]) < 4]
-    evaluation = evaluate_grounding(dataset(world), Choice(run=run.key), Ranking(truth_ends=4))
-    values = {(row["split"], row["metric"]): row["value"] for row in Store().table(evaluation).to_pylist()}
-    assert values["train", "queries with a negative"] > 0
-    qids = scores_by_split(predictions_of(run))["test"].qids
-    assert 0 < values["test", "queries"] == len(qids) == len(early) < sum(row["split"] == "test" for row in rows)
 
 
 def test_runs_are_compared_and_what_is_missing_is_named(world: Path, trained: Artifact, evaluated: Artifact) -> None:

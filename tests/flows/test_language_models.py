@@ -40,7 +40,6 @@ from penumbra.tasks.text.embeddings import Embeddings
 from tests.hosted import PRICE, SLOT, asked_lines, lines_of, quick, running  # noqa: F401 (running is a fixture)
 from tests.protocol_server import ProtocolServer
 from tests.rows import first_videos
-from tests.tiny_llama import build
 
 pytestmark = pytest.mark.long
 
@@ -159,13 +158,6 @@ def test_every_level_is_filled_and_the_same_run_again_sends_nothing(whole: Corne
     assert math.fsum(row["cost_usd"] for row in rows) == pytest.approx((10 * paid[0] + 100 * paid[1]) / 1e6)
     assert whole.run("openai") == negatives
     assert len(whole.server.requests()) == len(answered)
-
-
-def test_four_providers_give_a_candidate_each_a_row(corner_of: Corner, tmp_path: Path) -> None:
-    llama = {"model": str(build(tmp_path / "llama")), "device": "cpu"}
-    rows = corner_of.fills(corner_of.run("openai", "gemini", "llama", "corpus", llama=llama))
-    for provider in ("openai", "gemini", "llama", "corpus"):
-        assert places(rows, provider=provider, status="filled") == dict.fromkeys(corner_of.levels(), 1)
 
 
 def test_an_answer_outlives_its_artifact(corner_of: Corner) -> None:

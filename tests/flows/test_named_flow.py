@@ -13,6 +13,7 @@ from penumbra.flows.deploy import (
     ALL,
     all_deployments,
     dataset_of,
+    form_of,
     name_of,
     wanted_of,
     with_defaults,
@@ -75,3 +76,13 @@ def test_a_schedule_is_on_if_the_data_exist(tmp_path: Path, monkeypatch: pytest.
     assert active("charades-cg") == [True]
     assert active("charades-cg", [{"cron": "0 2 * * *", "active": False}]) == [False], "switched off in the file"
     assert without_idle_schedules({"parameters": {"dataset": {"name": "mine"}}})["schedules"] == []
+
+
+def test_a_form_posts_only_what_a_user_enters_so_that_a_preset_sets_the_rest() -> None:
+    schema = form_of("train-grounding")
+    titles = {group["title"] for group in schema["definitions"].values()}
+    assert {"QDDETR", "MMN", "Training"} <= titles
+    for group in schema["definitions"].values():
+        for item in group.get("properties", {}).values():
+            assert "const" in item or "default" not in item, "a form posts the defaults that it shows"
+            assert item.get("type") != "boolean", "a form posts a switch that nobody touched"

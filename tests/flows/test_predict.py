@@ -18,7 +18,6 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from typer.testing import CliRunner
 
 from penumbra.artifacts.errors import PenumbraError
@@ -27,7 +26,6 @@ from penumbra.artifacts.processes import ending_with_us
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
-from penumbra.flows.demo_app import _grounder, show
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
@@ -48,7 +46,6 @@ from penumbra.tasks.grounding.prediction.negator import Negator
 from penumbra.tasks.grounding.prediction.pictures import draw
 from penumbra.tasks.grounding.report import EvaluatedRun, saliency_section
 from penumbra.tasks.grounding.runs import RunError, run_folder
-from penumbra.tasks.grounding.training.logs import Progress, progress_shown
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import train_model
 from penumbra.tasks.stage import build
@@ -280,15 +277,6 @@ def test_a_run_below_the_constant_window_says_so(
     assert any("mIoU on test is no higher than that of one constant window" in note for note in watched.notes)
 
 
-def test_a_lost_server_does_not_stop_the_training(
-    prefect_server: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    gone = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0})
-    with gone, progress_shown(Settings(), tmp_path, "few", "run") as observe:
-        observe(Progress(1, 2, [], None, 1.0, 1.0))
-    assert "progress-few-train-grounding could not be shown" in caplog.text
-
-
 def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifact, tmp_path: Path) -> None:
     film, picture = str(next((world / "videos").glob("*.mp4"))), tmp_path / "found.svg"
     words = ["predict", film, HOSTILE, "a person waves.", "--run", trained.key, "--output", str(picture)]
@@ -404,26 +392,6 @@ def test_negatives_change_only_words_of_the_sentence(trained: Artifact, counted:
         assert {word.strip(".") for word in changed} <= words
     assert negator.negatives(sentence) == negatives
     assert negator.negatives("!!!") == []
-
-
-def test_without_a_dictionary_the_page_shows_windows_and_the_remedy(
-    world: Path, trained: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Store, "newest_if_any", lambda *_: None)
-    with pytest.raises(RunError, match=r"no dictionary .* penumbra run build-negatives few makes it"):
-        Negator.of_run(trained)
-    page = show(trained.key, next((world / "videos").glob("*.mp4")), "a person waves.")
-    assert "No negatives: few has no dictionary" in page
-    assert page.count('<td class="windows">') == 1
-
-
-def test_the_page_shows_the_existence_of_a_sentence_and_of_its_negatives(
-    world: Path, trained: Artifact, evaluated: Artifact, counted: Artifact
-) -> None:
-    _grounder.cache_clear()  # of the run before it was calibrated
-    page = show(trained.key, next((world / "videos").glob("*.mp4")), "the person opens the red door.")
-    found = re.findall(r'<td class="existence">(?:not in this video \(existence )?(0\.\d\d)', page)
-    assert len(found) == 4
 
 
 @pytest.mark.long

@@ -203,19 +203,3 @@ def test_the_next_run_continues_if_the_flow_s_process_was_killed(
     there = finished(tmp_path)
     assert host.run("toys", "1") == digests
     assert all(len(makers(tmp_path, piece)) == 1 for piece in there)
-
-
-@pytest.mark.parametrize("engine", ["processes", "dask"])
-def test_a_worker_without_memory_is_reported_and_the_next_run_continues(
-    engine: str, digests: dict[str, str], new_host: NewHost, tmp_path: Path
-) -> None:
-    host = new_host("host", PENUMBRA_ENGINE=engine, PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
-    hungry = tmp_path / "toys" / "hungry"
-    hungry.touch()
-    assert "too little memory" in host.run("toys", "1")["error"]
-    there = finished(tmp_path)
-    assert there
-    hungry.unlink()
-    before = {piece: makers(tmp_path, piece) for piece in there}
-    assert host.run("toys", "1") == digests
-    assert {piece: makers(tmp_path, piece) for piece in there} == before

@@ -54,7 +54,7 @@ def test_features(store: Store) -> None:
     )
     rows = [("v", 4.0, np.zeros((CLIPS, 2), np.float16))]
     videos = build(store, "video_features", features_table("clip", 1.0, rows, 2), clip_length=1.0)
-    assert safe(features_page(store, annotations, texts, videos))
+    assert safe(features_page(store, annotations, texts, videos)[1])
 
 
 @pytest.fixture

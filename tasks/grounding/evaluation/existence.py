@@ -162,7 +162,7 @@ class Calibration(Stage):
         kinds = {f"{number} {row['qid']}": kind for number, (kind, row) in enumerate(asked)}
         renamed = [{**row, "qid": qid} for qid, (_, row) in zip(kinds, asked, strict=True)]
         examples = loaded.examples_of(renamed, STAGE)
-        device = device_of("auto")
+        device = device_of()
         found = []
         if len(examples) and self.evidence:
             check_widths(loaded, model, system)

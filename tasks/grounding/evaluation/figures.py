@@ -143,7 +143,7 @@ def _own_figures(loaded: Loaded, model: nn.Module, system: System[Any], settings
     examples = loaded.examples_of([row for row in validation if row["qid"] in known] or train, STAGE)
     if not len(examples):
         return {}
-    device = device_of("auto")
+    device = device_of()
     return system.figures(model.to(device), system.data(examples, loaded.videos, loaded.texts, device))
 
 

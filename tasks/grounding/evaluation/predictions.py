@@ -146,7 +146,7 @@ def predict_rows(
     seconds = 0.0
     if len(prepared):
         check_widths(loaded, model, system)
-        device = device_of("auto")
+        device = device_of()
         data = system.data(prepared, loaded.videos, loaded.texts, device)
         model.to(device)
         started = time.perf_counter()

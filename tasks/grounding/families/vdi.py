@@ -85,9 +85,9 @@ class ClipText(nn.Module):
         super().__init__()
         from transformers import CLIPTextModelWithProjection
 
-        whole = load(Clip(encoder=encoder), "cpu").model
+        whole = load(Clip(encoder=encoder), on_cpu=True).model
         config = deepcopy(whole.config.text_config)  # `load` keeps its model
-        config._attn_implementation = attention_implementation(device_of("auto")) or "sdpa"  # eager is for CPUs
+        config._attn_implementation = attention_implementation(device_of()) or "sdpa"  # eager is for CPUs
         self.model: Any = CLIPTextModelWithProjection(config)
         self.model.text_model.load_state_dict(whole.text_model.state_dict())
         self.model.text_projection.load_state_dict(whole.text_projection.state_dict())
@@ -152,7 +152,7 @@ class VDISystem(MMNSystem[VDIConfig]):
         width = text.model.config.projection_dim
         if video_dim != width:
             raise FeatureError(f"vdi takes frames of CLIP's space: {width} channels of {encoder}, not {video_dim}")
-        side, patch_dim = patch_sizes(load(Clip(encoder=encoder), "cpu"))
+        side, patch_dim = patch_sizes(load(Clip(encoder=encoder), on_cpu=True))
         text.requires_grad_(self.config.network_options.text_rate > 0)
         return vdi.VDI(self.config.of_clip(width), self.config.injection(width, side**2, patch_dim), text)
 
@@ -162,7 +162,7 @@ class VDISystem(MMNSystem[VDIConfig]):
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> VDIData:
         """See `System.data`; only the strings of `texts` are used. Raise `FeatureError` for another CLIP's patches."""
-        encoder = load(Clip(encoder=self.config.clip_encoder), "cpu")
+        encoder = load(Clip(encoder=self.config.clip_encoder), on_cpu=True)
         side, width = patch_sizes(encoder)
         if videos.patches is not None and videos.patches.states.values.shape[1:] != (side**2, width):
             raise FeatureError(f"patch_features are of another CLIP than {encoder.name}: {side}² patches of {width}")

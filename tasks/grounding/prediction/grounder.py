@@ -98,7 +98,7 @@ class Grounder:
     calibrator: Calibrator | None = None  # of existence
 
     def __post_init__(self) -> None:
-        self.device, self.system = device_of("auto"), system_of(self.settings)
+        self.device, self.system = device_of(), system_of(self.settings)
         self.model = self.model.eval().to(self.device)
 
     @classmethod

@@ -145,7 +145,7 @@ class Trainer:
     def __init__(self, job: Job, accelerator: Accelerator, observe: Observer = ignore) -> None:
         self.job, self.accelerator, self.observe = job, accelerator, observe
         config = job.settings.training
-        self.device = accelerator.device if accelerator.num_processes > 1 else device_of(config.device)
+        self.device = accelerator.device if accelerator.num_processes > 1 else device_of()
         torch.manual_seed(config.seed)  # the same first weights in every process
         self.system = system_of(job.settings)
         self.model = self.system.build(job.videos.channels, job.texts.channels)
@@ -303,7 +303,7 @@ def train(job: Job, observe: Observer = ignore) -> list[Row]:
     keep_memory()
     # a loss that is switched off leaves weights without a gradient, for which DDP would wait
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)
-    several, device = world_size() > 1, device_of(job.settings.training.device)
+    several, device = world_size() > 1, device_of()
     # accelerate keeps the device of a process's first training: a training alone places its own tensors
     on_cpu = several and device.type == "cpu"
     accelerator = Accelerator(cpu=on_cpu, device_placement=several, kwargs_handlers=[parallel])

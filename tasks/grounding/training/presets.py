@@ -25,7 +25,7 @@ KEY = re.compile(r"[0-9a-f]{1,16}")
 FEW, SMALL = 500, "small"  # training queries below which this preset is the default
 WITH_ANY_MODEL = {"losses.shine"}  # settings that choose no model
 REMOVED = {  # settings of older versions, which changed nothing that is still read
-    "training": {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled"},
+    "training": {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled", "device"},
     "model": {"fixed_target", "in_video", "most_sentences"},
     "inputs": {"patch_features"},
     "ranking": {"batch_size"},
@@ -73,7 +73,7 @@ class Settings(BaseSettings):
         artifacts are left out because they are parents of the run; `log` and `device` because they do not
         change what is learned. Keys hold the names that parameters had first, so that no key ever changes.
         """
-        left_out = {"training": {"log", "device"}, "inputs": NAMED_ARTIFACTS}
+        left_out = {"training": {"log"}, "inputs": NAMED_ARTIFACTS}
         values = self.model_dump(mode="json", exclude={"model": True, **left_out}, exclude_defaults=True)
         training, inputs = values.get("training", {}), values.setdefault("inputs", {})
         if isinstance(training.get("milestones"), int):

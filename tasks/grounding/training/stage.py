@@ -89,7 +89,7 @@ class TrainingRun(Stage):
         folder, name = run_folder(self.artifact), run_name(self.settings, self.artifact.key)
         job, epoch = load_job(self.sources, self.settings, folder), last_epoch(folder)
         resumed = f", resuming at epoch {epoch + 1}" if epoch else ""
-        logger().info("%s: on %s%s", name, device_of(self.settings.training.device), resumed)
+        logger().info("%s: on %s%s", name, device_of(), resumed)
         with progress_shown(self.settings, folder, self.sources.annotations.dataset, name) as observe:
             history = train(job, observe)
         rows = [{"run": name, **row} for row in history if row["name"] != SECONDS]

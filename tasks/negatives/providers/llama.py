@@ -59,18 +59,16 @@ RAREST = -8.0  # log P(word | the words before it) from which it is no less expe
 class LlamaProvider:
     """Fills slots with words that a local language model finds likely; the same seed gives the same fills.
 
-    Raises `PenumbraError` if the model cannot be loaded or there is no such device.
+    Raises `PenumbraError` if the model cannot be loaded.
     """
 
     name = "llama"
 
-    def __init__(
-        self, training: TrainingText, filling: SharedSettings, model: str, device: str, temperature: float
-    ) -> None:
+    def __init__(self, training: TrainingText, filling: SharedSettings, model: str, temperature: float) -> None:
         queries = list(training.tokens)
         prompt = load_prompt(PROMPT, "sentences")
         before = _text(prompt, sentences=example_sentences(queries, filling.seed))
-        self.language_model = LanguageModel.load(model, device, before)
+        self.language_model = LanguageModel.load(model, before)
         missing = load_prompt(MISSING_WORD, "examples")
         self.missing_word = {
             primitive: self.language_model.after(

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
-from penumbra.tasks.devices import is_gpu
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, weights_digest
 from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText
 
@@ -62,12 +62,11 @@ class Llama(ProviderSettings):
     temperature: float = Field(
         0.5, ge=0, description="0 takes the likeliest words; the higher, the more the words vary with the seed."
     )
-    device: str = Field("auto", description="The device of the model: auto takes a GPU if there is one, else the CPU.")
 
     @property
     def on_device(self) -> bool:
         """Whether its parts need a GPU or all cores: each worker loads a small model of its own."""
-        return self.model != SMALL_MODEL or is_gpu(self.device)
+        return self.model != SMALL_MODEL or device_of().type != "cpu"
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
         """Return the weights, the prompts, the vocabulary with WordNet's files, and how words are drawn."""
@@ -84,7 +83,7 @@ class Llama(ProviderSettings):
         """Return the provider with the model loaded."""
         from penumbra.tasks.negatives.providers.llama import LlamaProvider
 
-        return LlamaProvider(training, filling, self.model, self.device, self.temperature)
+        return LlamaProvider(training, filling, self.model, self.temperature)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

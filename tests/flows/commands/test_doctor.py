@@ -52,10 +52,3 @@ def test_each_fault_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     answer = "no Prefect server answers at http://127.0.0.1:9/api (ConnectError)"
     remedy = "start it, or unset PREFECT_API_URL to run without one"
     assert found["PREFECT_API_URL"] == (doctor.BROKEN, answer, remedy)
-
-
-def test_an_exception_in_a_check_is_a_finding_and_the_next_check_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1 / 0)
-    found = findings()
-    assert found["devices"][:2] == (doctor.BROKEN, "ZeroDivisionError: division by zero")
-    assert "spaCy pipeline" in found

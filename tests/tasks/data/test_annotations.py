@@ -358,14 +358,6 @@ def test_the_key_follows_the_files_contents(tmp_path: Path) -> None:
     assert Annotations(Dataset(name="own", folder=str(elsewhere))).work.key != first
 
 
-def test_the_four_files_of_charades_cd_are_four_splits(tmp_path: Path) -> None:
-    for number, split in enumerate(("train", "val", "test_iid", "test_ood")):
-        lines(tmp_path, {**LINE, "qid": number, "vid": f"v{number}"}, name=f"{split}.jsonl")
-    outcome = Outcome(Dataset(name="charades-cd", folder=str(tmp_path)))
-    assert {row["split"] for row in outcome.rows} == {"train", "val", "test_iid", "test_ood"}
-    assert not outcome.rejected
-
-
 def test_two_files_for_a_split_are_an_error(tmp_path: Path) -> None:
     for name in ("a_train.jsonl", "b_train.jsonl"):
         (tmp_path / name).write_text("{}")

@@ -73,19 +73,6 @@ def test_every_kind_of_file_gives_the_same_queries(tmp_path: Path, suffix: str) 
     assert found.line() == {**line, "source_row": found.place}
 
 
-def test_rows_with_unreadable_windows_are_not_merged(tmp_path: Path) -> None:
-    path = tmp_path / "own.csv"
-    row = "a person opens the door.,{},a,30\n"
-    path.write_text("text,windows,clip,len\n" + "".join(map(row.format, ("1-2", "3-4", "?", "1-2"))))
-    table = read_table(path)
-    found = queries_of(table, find_columns(table, {}))
-    assert [(query.place, query.merged) for query in found] == [
-        ("own.csv:2", ["own.csv:3", "own.csv:5"]),
-        ("own.csv:4", []),
-    ]
-    assert [query.windows for query in found] == [[[1.0, 2.0], [3.0, 4.0]], "?"]
-
-
 def test_semicolons_and_decimal_commas_are_read(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text("text;start;end;video;length\na person opens, and closes, it.;1,5;2,5;x/a.mp4;30,0\n")

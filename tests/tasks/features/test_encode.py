@@ -95,12 +95,6 @@ def test_features_do_not_depend_on_the_other_frames_of_the_batch(encoder: Encode
     np.testing.assert_allclose(encode(encoder, pictures[6:9], 8), whole[2:3], atol=4e-3)
 
 
-def test_a_video_that_fails_halfway_has_only_a_reason(encoder: Encoder) -> None:
-    frame = resize(picture(9, 9, 0), encoder.processing.resizing)
-    video = encode_video(encoder, Frames([frame] * 9, "decoder failed"), Path("a"), "a", 2)
-    assert (video.vid, video.reason, video.features) == ("a", "decoder failed", None)
-
-
 def test_a_video_that_changes_before_it_is_encoded_is_refused(store: Store, tmp_path: Path) -> None:
     annotations = build(store, "annotations", [annotation("a1", "a person runs.", vid="a", duration=2.0)])
     clip, path = Clip(encoder="tiny-clip"), film(tmp_path / "a.mp4")

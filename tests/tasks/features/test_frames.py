@@ -1,6 +1,5 @@
 """Which frame represents a clip, for every kind of video file; which file belongs to a video; resizing."""
 
-import io
 import math
 import os
 from pathlib import Path
@@ -8,11 +7,10 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from PIL import Image
 
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.files import VideoFolder
-from penumbra.tasks.features.frames import FilmStrip, VideoSummary, clip_frames
+from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from tests.films import cut, film, number_of, turn
 
 pytestmark = pytest.mark.slow
@@ -121,17 +119,6 @@ def test_damage_in_the_middle_is_counted_and_the_rest_is_used(tmp_path: Path) ->
     assert summary.duration == pytest.approx(4.0, abs=0.11)
     assert len(found) in (4, 5)
     assert found[0] == 5
-
-
-def test_a_film_strip_has_evenly_spaced_jpegs() -> None:
-    strip = FilmStrip(2)
-    for index in range(20):
-        strip.add(index, np.full((30, 90, 3), 10 * index, np.uint8))
-    assert [index for index, _ in strip.thumbnails] == [0, 8, 16]
-    pictures = [np.asarray(Image.open(io.BytesIO(jpeg))) for _, jpeg in strip.thumbnails]
-    assert pictures[0].shape == (120, 160, 3)
-    middles = [picture[60, 80].mean() for picture in pictures]
-    assert np.abs(np.array(middles) - [0, 80, 160]).max() < 4
 
 
 def test_links_are_followed_only_within_the_folder_of_all_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,8 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.simulated import Planted, SimulatedFeatures, Simulation, World, concepts_of
 from penumbra.tasks.stage import build as run_stage
@@ -83,11 +81,6 @@ def test_what_can_not_be_simulated_is_rejected_with_its_reason(store: Store) -> 
         "wordless": "no sentence with a window and a word that could be planted",
     }
     assert store.manifest(artifact).parameters["encoder"] == "simulated"
-
-
-def test_a_data_set_without_windows_or_words_says_so(store: Store) -> None:
-    with pytest.raises(FeatureError, match="no query has both a window and a word"):
-        run_stage(stage(store, [{"vid": "v", "windows": []}], [OPENS]))
 
 
 def test_a_video_s_clips_depend_on_its_id_and_the_seed_alone() -> None:

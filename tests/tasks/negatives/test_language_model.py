@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["", BEFORE])
 def model(folder: Path, request: pytest.FixtureRequest) -> LanguageModel:
-    loaded, tokenizer = language_model.load(str(folder), "cpu")
+    loaded, tokenizer = language_model.load(str(folder))
     return LanguageModel(loaded.float(), tokenizer, "tiny", request.param)
 
 
@@ -110,8 +110,8 @@ def test_the_small_model_of_the_package_knows_english(
     assert is_at_hand(SMALL_MODEL)
     read, read_fields = list[object](), gguf.GGUFReader._build_fields
     monkeypatch.setattr(gguf.GGUFReader, "_build_fields", lambda *args: read.append(args) or read_fields(*args))
-    model = LanguageModel.load(device="cpu")
-    assert LanguageModel.load(device="cpu").model is model.model
+    model = LanguageModel.load()
+    assert LanguageModel.load().model is model.model
     assert len(read) <= 1  # none if an earlier test has read it
     assert "Converting" not in capfd.readouterr().err
     assert model.name.startswith("SmolLM2-135M-Instruct")
@@ -136,7 +136,7 @@ def test_a_damaged_folder_is_one_line(folder: Path, tmp_path: Path, spoil: objec
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     spoil(copy)  # type: ignore[operator]
     with pytest.raises(PenumbraError, match=reason) as caught:
-        LanguageModel.load(str(copy), "cpu")
+        LanguageModel.load(str(copy))
     assert "\n" not in str(caught.value)
     assert str(copy) in str(caught.value)
 
@@ -165,14 +165,14 @@ def test_a_gguf_of_another_architecture_is_one_line(tmp_path: Path) -> None:
         write()
     writer.close()
     with pytest.raises(PenumbraError, match="cannot be loaded") as caught:
-        LanguageModel.load(str(path), "cpu")
+        LanguageModel.load(str(path))
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_larger_than_the_memory_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     with pytest.raises(PenumbraError, match=r"GB of memory .* choose a smaller one with filling\.llama\.model"):
-        LanguageModel.load(str(folder), "cpu")
+        LanguageModel.load(str(folder))
 
 
 def test_a_model_of_the_hub_without_a_network_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,15 +180,9 @@ def test_a_model_of_the_hub_without_a_network_names_the_remedy(monkeypatch: pyte
     name = "meta-llama/Meta-Llama-3-8B-Instruct"
     assert not is_at_hand(name)
     with pytest.raises(PenumbraError) as caught:
-        LanguageModel.load(name, "cpu")
+        LanguageModel.load(name)
     message = str(caught.value)
     assert "\n" not in message
     assert "hf_not_to_be_seen" not in message
     for part in (name, "filling.llama.model", "hf download", "HF_TOKEN"):
         assert part in message
-
-
-@pytest.mark.parametrize("device", ["nonsense", "cuda:77"])
-def test_a_device_that_is_not_there_is_one_line(folder: Path, device: str) -> None:
-    with pytest.raises(PenumbraError, match="no device"):
-        LanguageModel.load(str(folder), device)

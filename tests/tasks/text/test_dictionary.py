@@ -77,19 +77,6 @@ def test_nouns_that_are_a_verbs_subject_more_often_than_not_may_fill_a_subjects_
     assert older.choice("noun", "NN", "man", "man", is_subject=True)[0] == ("noun", "NN")
 
 
-def test_the_table_has_the_commonest_first_within_class_and_tag() -> None:
-    words: list[Word] = [OPENS, DOOR, ("box", "noun", "NN", "box"), DOOR, ("arm", "noun", "NN", "arm")]
-    part = dictionary_part(iter([tagged(("train", words))]))
-    rows = [(row["primitive"], row["word"], row["count"]) for row in part.rows.to_pylist()]
-    assert rows == [("noun", "door", 2), ("noun", "arm", 1), ("noun", "box", 1), ("verb", "opens", 1)]
-    assert (part.taken, part.kept) == (4, 4)
-
-
-def test_the_table_does_not_depend_on_how_it_was_cut_into_parts() -> None:
-    queries: list[tuple[str, list[Word]]] = [("train", [DOOR, OPENS]), ("train", [DOOR]), ("test", [OPENS])]
-    assert dictionary_part(map(tagged, queries)).rows.equals(dictionary_part([tagged(*queries)]).rows)
-
-
 def allowed(dictionary: Dictionary, primitive: str, tag: str, word: str, lemma: str) -> dict[str, bool]:
     """The words that a slot is offered, and which of them it may take."""
     _, offer, own = dictionary.choice(primitive, tag, word, lemma)

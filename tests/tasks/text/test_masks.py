@@ -63,14 +63,6 @@ def test_classes_have_the_order_of_the_paper_from_left_to_right() -> None:
     assert order(tokens) == ["opens", "takes", "cup", "box", "red", "in", "on", "quickly"]
 
 
-def test_the_order_of_classes_can_be_changed() -> None:
-    tokens = [token("opens", "verb"), token("red", "adjective"), token("box", "noun"), token("on", "preposition")]
-    primitives = Masking.model_validate({"primitives": ["noun", "verb", "noun", "adjective"]}).primitives
-    assert primitives == ("noun", "verb", "adjective")
-    masked = [[slot["word"] for slot in level["slots"]] for level in mask_query(tokens, RATIOS, primitives)]
-    assert masked == [["box"], ["opens", "box"], ["opens", "red", "box"]]
-
-
 def test_the_subject_is_left_out_or_comes_last_where_there_are_fewer_than_three_others() -> None:
     man, opens, box = token("man", "noun", subject=True), token("opens", "verb"), token("box", "noun")
     assert order([man, opens, token("red", "adjective"), box]) == ["opens", "box", "red"]
@@ -82,11 +74,6 @@ def test_a_noun_that_a_pronoun_repeats_comes_last() -> None:
     pronoun = token("they", pos="PRON", dep="nsubj")
     rest = [token("drink", "verb"), token("glass", "noun"), token("of", "preposition"), token("water", "noun")]
     assert order([token("person", "noun", subject=True), pronoun, *rest])[-1] == "person"
-
-
-def test_a_query_without_primitives_has_no_levels() -> None:
-    assert mask_query([token("it"), token("is")], RATIOS) == []
-    assert mask_query([], RATIOS) == []
 
 
 def test_whole_queries(nlp: Language) -> None:
