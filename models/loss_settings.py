@@ -128,8 +128,8 @@ class BMDETRLosses(LossSettings):
     """BM-DETR's losses: no auxiliary ones, GIoU before L1, and the pair hinge as frame margin loss.
 
     The published code adds the class error, a percentage without gradient, to the total; `class_error` 1 does the same.
-    It changes no gradient and obscures the total, so it is off. `negatives` and `without_negative` say which
-    negative queries a step takes: those of other moments of the video, generated hard negatives, or either.
+    It changes no gradient and obscures the total, so it is off. `negatives` are those of other moments of the video,
+    generated hard negatives, or either.
     """
 
     span: float = 1.0
@@ -144,4 +144,3 @@ class BMDETRLosses(LossSettings):
     align_temperature: float = 0.07
     class_error: float = 0.0
     negatives: Literal["in_video", "generated", "both", "none"] = "in_video"
-    without_negative: Literal["none", "other_video"] = "none"

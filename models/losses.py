@@ -98,16 +98,17 @@ def _branch_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -
     terms["saliency"] = total / settings.saliency if settings.saliency else total
     if settings.localises:
         total = total + _localisation_losses(outputs, targets, settings, terms)
+    others: dict[str, Tensor] = {}
     if settings.existence and outputs.existence is not None and targets.false is not None:
-        terms["existence"] = existence(outputs.existence, targets.false)
-        total = total + settings.existence * terms["existence"]
-    if isinstance(settings, BMDETRLosses) and settings.probability and outputs.probability is not None:
-        terms["probability"] = frame_probability(outputs.probability, targets)
-        total = total + settings.probability * terms["probability"]
-    if isinstance(settings, BMDETRLosses) and settings.semantic and outputs.pooled is not None:
-        terms["semantic"] = semantic_alignment(*outputs.pooled, settings.align_temperature)
-        total = total + settings.semantic * terms["semantic"]
-    return Losses(total, {name: value.detach() for name, value in terms.items()})
+        others["existence"] = existence(outputs.existence, targets.false)
+    if isinstance(settings, BMDETRLosses):
+        if settings.probability and outputs.probability is not None:
+            others["probability"] = frame_probability(outputs.probability, targets)
+        if settings.semantic and outputs.pooled is not None:
+            others["semantic"] = semantic_alignment(*outputs.pooled, settings.align_temperature)
+    for name, value in others.items():
+        total = total + getattr(settings, name) * value
+    return Losses(total, {name: value.detach() for name, value in (terms | others).items()})
 
 
 def _localisation_losses(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from penumbra.models.grounding import Alignment, GroundingModel, Inputs, ModelSettings, Outputs
@@ -58,15 +58,10 @@ class MomentDETR(GroundingModel):
         memory = tokens[:batch]  # only the positive texts are decoded
         states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])  # [layers, batch, queries, hidden]
         logits, spans = self.heads(states)
-        words = memory[:, clips : clips + inputs.text.shape[1]]  # hard negatives may be longer
-        align = self._align(states, words, memory[:, :clips])
-        return Outputs(logits, spans.sigmoid(), *saliency, align=align, existence=existence)
-
-    def _align(self, states: Tensor, words: Tensor, clips: Tensor) -> Alignment | None:
-        """Project decoder states [layers, batch, queries, hidden], encoded words and clips for the alignment loss."""
-        if self.align_heads is None:
-            return None
-        parts = {"query": states, "text": words, "video": clips}
-        return Alignment(
-            *(functional.normalize(self.align_heads[name](x).float(), dim=-1) for name, x in parts.items())
-        )
+        outputs = Outputs(logits, spans.sigmoid(), *saliency, existence=existence)
+        if self.align_heads is not None:
+            words = memory[:, clips : clips + inputs.text.shape[1]]  # hard negatives may be longer
+            parts = {"query": states, "text": words, "video": memory[:, :clips]}
+            vectors = (functional.normalize(self.align_heads[name](x).float(), dim=-1) for name, x in parts.items())
+            outputs.align = Alignment(*vectors)
+        return outputs

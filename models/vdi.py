@@ -58,16 +58,6 @@ class Patches:
     mask: Tensor
 
 
-@dataclass
-class Injected:
-    """Vectors that VDI's losses compare: queries and visual contexts [sentences, D]; queries and motion [videos, D]."""
-
-    dynamic: Tensor
-    context: Tensor
-    dynamic_motion: Tensor | None = None
-    motion: Tensor | None = None
-
-
 class VisualContext(nn.Module):
     """Decoder with which a text, in the paper the static query, attends to the frames (section 3.3, Eq. 1)."""
 
@@ -109,7 +99,7 @@ class SpatialDynamics(nn.Module):
     def forward(self, seen: Patches) -> Tensor:
         """Return the motion [videos, D] of each video, the mean over its frames."""
         places = self.place(self.heat(seen))
-        nothing = ~seen.mask.any(1, keepdim=True)  # videos without frames, which `injection_losses` leaves out
+        nothing = ~seen.mask.any(1, keepdim=True)  # videos without frames, which `VDI.inject` leaves out
         if isinstance(self.sequence, nn.LSTM):
             states = self.sequence(places)[0]  # padding comes last and changes nothing before it
         else:
@@ -159,24 +149,20 @@ class VDI(nn.Module):
         text_mask = torch.ones_like(text[..., 0], dtype=torch.bool)
         return replace(inputs, text=text, text_mask=text_mask, hard_text=hard, hard_mask=mask)
 
-    def inject(self, inputs: InjectedInputs) -> Injected:
+    def inject(self, inputs: InjectedInputs) -> dict[str, Tensor]:
+        """Return both losses before their weights; that of motion is left out without patch features."""
         static, dynamic = self.text_encoder(*inputs.static), self.text_encoder(*inputs.dynamic)
         texts = {"static": static, "dynamic": dynamic, "none": static}
         if self.injection.context == "query":
             texts["query"] = self.text_encoder(inputs.map.text, inputs.map.text_mask)
         frames = inputs.map.video[inputs.map.video_of]
         words, context = self.context(texts[self.injection.context], dynamic, frames)
-        injected = Injected(words, context)
+        motion = None
         if self.dynamics is not None and inputs.seen is not None:
-            injected.dynamic_motion, injected.motion = self.dynamics.dynamic(dynamic), self.dynamics(inputs.seen)
-        return injected
-
-
-def injection_losses(injected: Injected, inputs: InjectedInputs) -> dict[str, Tensor]:
-    """Return both losses before their weights; that of motion is left out without patch features."""
-    terms = {"visual_context": context_loss(injected.dynamic, injected.context, inputs.split)}
-    if injected.motion is not None and injected.dynamic_motion is not None and inputs.seen is not None:
-        video_of = inputs.map.video_of
-        counted = inputs.split & inputs.seen.mask.any(1)[video_of]
-        terms["spatial_dynamics"] = dynamics_loss(injected.dynamic_motion, injected.motion, video_of, counted)
-    return terms
+            motion = self.dynamics.dynamic(dynamic), self.dynamics(inputs.seen)  # [sentences, D], [videos, D]
+        with torch.autocast(frames.device.type, enabled=False):
+            terms = {"visual_context": context_loss(words, context, inputs.split)}
+            if motion is not None and inputs.seen is not None:
+                counted = inputs.split & inputs.seen.mask.any(1)[inputs.map.video_of]
+                terms["spatial_dynamics"] = dynamics_loss(*motion, inputs.map.video_of, counted)
+        return terms

@@ -1,7 +1,4 @@
-"""BM-DETR (Jung et al., WACV 2025): negative queries and temporal shifting in training, neither in prediction.
-
-From top to bottom: the config, negative queries drawn anew for every batch, the system, and temporal shifting.
-"""
+"""BM-DETR (Jung et al., WACV 2025): negative queries and temporal shifting in training, neither in prediction."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -24,7 +21,6 @@ from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outpu
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
 NEARLY = 1e-4  # of a clip: a time this near to a clip's border is on it
 Negatives = Literal["in_video", "generated", "both", "none"]
-MissingNegativePolicy = Literal["none", "other_video"]
 
 
 class BMDETRLossConfig(ExistenceConfig):
@@ -119,10 +115,7 @@ def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 class BackgroundData(DeviceData):
-    """Training queries of BM-DETR on one device. A batch never holds two queries of one video.
-
-    `without_negative` says whether a query that has no negative gets another video's query.
-    """
+    """Training queries of BM-DETR on one device. A batch never holds two queries of one video."""
 
     def __init__(
         self,
@@ -133,12 +126,11 @@ class BackgroundData(DeviceData):
         *,
         batch_size: int,
         negatives: Negatives,
-        without_negative: MissingNegativePolicy = "none",
         shifting: BMDETROptions | None = None,
         existence: bool = False,
     ) -> None:
         super().__init__(examples, videos, texts, device, batch_size=batch_size, existence=existence)
-        self.negatives, self.without_negative, self.shifting = negatives, without_negative, shifting
+        self.negatives, self.shifting = negatives, shifting
         rows, offsets, generated = negative_pools(examples, negatives)
         self.pool = torch.cat((rows, rows.new_zeros(1))).to(device)  # never empty
         self.pool_false = torch.cat((generated, generated.new_zeros(1))).to(device)
@@ -178,19 +170,8 @@ class BackgroundData(DeviceData):
         places = (self.pool_starts[index] + chosen).where(size > 0, len(self.pool) - 1)
         longest = int(self.pool_longest[rows.numpy()].max())
         text, mask = self.texts.gather(self.pool[places], longest)
-        text, mask = text.float(), mask & (size > 0)[:, None]
-        if self.without_negative == "other_video" and not first and len(rows) > 1:
-            text, mask = _filled(text, mask, inputs.text.roll(-1, 0), inputs.text_mask.roll(-1, 0))
-        return replace(inputs, hard_text=text[None], hard_mask=mask[None]), places
-
-
-def _filled(text: Tensor, mask: Tensor, other: Tensor, other_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return texts [batch, words, channels] and masks; a text without a token is replaced by another's."""
-    longest = max(text.shape[1], other.shape[1])
-    text, other = (torch.nn.functional.pad(x, (0, 0, 0, longest - x.shape[1])) for x in (text, other))
-    mask, other_mask = (torch.nn.functional.pad(x, (0, longest - x.shape[1])) for x in (mask, other_mask))
-    empty = ~mask.any(1)
-    return torch.where(empty[:, None, None], other, text), torch.where(empty[:, None], other_mask, mask)
+        mask = mask & (size > 0)[:, None]
+        return replace(inputs, hard_text=text.float()[None], hard_mask=mask[None]), places
 
 
 def both(inputs: Inputs, targets: Targets, shifted: Inputs, shifted_targets: Targets) -> tuple[Inputs, Targets]:
@@ -229,7 +210,6 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
             device,
             batch_size=training.batch_size,
             negatives=losses.negatives,
-            without_negative=losses.without_negative,
             shifting=self.config.network_options if self.config.network_options.shifting else None,
             existence=losses.existence > 0,
         )

@@ -17,7 +17,7 @@ from penumbra.models import vdi
 from penumbra.models.losses import Losses
 from penumbra.models.map_losses import MapTargets, VDILosses, mmn_losses
 from penumbra.models.mmn import MapOutputs, MMNSettings
-from penumbra.models.vdi import Injected, InjectedInputs, InjectionSettings, Patches, injection_losses
+from penumbra.models.vdi import InjectedInputs, InjectionSettings, Patches
 from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
 from penumbra.tasks.features.errors import FeatureError
@@ -174,14 +174,12 @@ class VDISystem(MMNSystem[VDIConfig]):
     def objective(self, model: nn.Module) -> Objective:
         net, weights = cast(vdi.VDI, model), self.config.loss_settings
 
-        def losses(outputs: tuple[MapOutputs, Injected, InjectedInputs], targets: MapTargets) -> Losses:
-            mapped = mmn_losses(outputs[0], targets, weights)
-            terms = injection_losses(*outputs[1:])
-            injected = [getattr(weights, name) * value for name, value in terms.items()]
-            terms = {name: value.detach() for name, value in terms.items()}
-            return Losses(sum(injected, mapped.total), mapped.terms | terms)
+        def losses(outputs: tuple[MapOutputs, dict[str, Tensor]], targets: MapTargets) -> Losses:
+            mapped, terms = mmn_losses(outputs[0], targets, weights), outputs[1]
+            total = sum((getattr(weights, name) * value for name, value in terms.items()), mapped.total)
+            return Losses(total, mapped.terms | {name: value.detach() for name, value in terms.items()})
 
-        return Objective(model, lambda inputs: (net(inputs.map), net.inject(inputs), inputs), losses, self.bf16)
+        return Objective(model, lambda inputs: (net(inputs.map), net.inject(inputs)), losses, self.bf16)
 
     def parameters(self, model: nn.Module) -> list[dict[str, Any]]:
         net = cast(vdi.VDI, model)

@@ -105,10 +105,7 @@ class Grounder:
     def of_run(cls, run: str, dataset: str | None = None) -> "Grounder":
         """Return the grounder of a run, by its key, the first digits of it, or its name.
 
-        Raises:
-            ArtifactError: no run matches, or several do
-            RunError: no encoder here computes the features that it was trained on
-
+        Raise `ArtifactError` unless one run matches, `RunError` if no encoder here computes its features.
         """
         metrics, store = chosen_run(dataset, run), Store()
         model, settings = load_run(metrics)
@@ -133,9 +130,7 @@ class Grounder:
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
         """Return each query's moments in a video file, which is decoded and encoded once.
 
-        Raises:
-            PenumbraError: the file is no video that can be decoded, or a query is empty
-
+        Raise `PenumbraError` if the file can't be decoded or a query is empty.
         """
         texts = checked(queries)
         return self.ask(self.watch(video), texts)

@@ -26,7 +26,7 @@ FEW, SMALL = 500, "small"  # training queries below which this preset is the def
 WITH_ANY_MODEL = {"losses.shine"}  # settings that choose no model
 REMOVED = {  # settings of older versions, which changed nothing that is still read
     "training": {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled", "device"},
-    "model": {"fixed_target", "in_video", "most_sentences"},
+    "model": {"fixed_target", "in_video", "most_sentences", "without_negative"},  # of training alone
     "inputs": {"patch_features"},
     "ranking": {"batch_size"},
 }

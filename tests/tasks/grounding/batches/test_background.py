@@ -91,15 +91,9 @@ def test_a_negative_is_drawn_anew_from_the_querys_own() -> None:
     assert background(negatives="none").batch(torch.tensor([3]))[0].hard_text is None
 
 
-def test_a_query_alone_in_its_video_goes_without_or_takes_another_videos() -> None:
+def test_a_query_alone_in_its_video_goes_without() -> None:
     assert drawn(background(), 0, 5) == {""}
-    assert drawn(background(without_negative="other_video"), 0, 5) == {""}  # a batch of one has no other video
     assert drawn(background(negatives="both"), 0) == {"text 0 1", "text 0 2", "text 0 3"}
-    found = background(without_negative="other_video").batch(torch.tensor([0, 3, 1]))[0]
-    assert found.hard_text is not None
-    assert found.hard_mask is not None
-    assert torch.equal(found.hard_text[0, 0][found.hard_mask[0, 0]], found.text[1][found.text_mask[1]])
-    assert torch.equal(found.hard_text[0, 2][found.hard_mask[0, 2]], found.text[0][found.text_mask[0]])
 
 
 # -- shifting ----------------------------------------------------------------------------------------------------------

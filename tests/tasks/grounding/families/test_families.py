@@ -201,10 +201,7 @@ def test_settings_of_a_model_without_its_name_are_for_the_presets_model() -> Non
 OLDER = {
     "qd_detr": {"queries": 5, "text_attention": "official", "losses": {"shine": True, "quotient": 4, "fine": 0.0}},
     "moment_detr": {"alignment": 64, "losses": {"align": 0.02, "coarse_terms": ["intra"]}},
-    "bm_detr": {
-        "shift_below": None,
-        "losses": {"negatives": "both", "saliency": 1.0, "without_negative": "other_video"},
-    },
+    "bm_detr": {"shift_below": None, "losses": {"negatives": "both", "saliency": 1.0}},
     "mmn": {"segments": 16, "pool": 1, "losses": {"shine": True, "hard_order": 0.1, "positives": 3}},
     "vdi": {"motion": "lstm", "power": 1.0, "losses": {"spatial_dynamics": 0.01, "visual_context": 0.0}},
 }
