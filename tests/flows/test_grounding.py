@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from prefect import flow
-from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
 from typer.testing import CliRunner
 
 from penumbra.artifacts.locations import runs_folder
@@ -295,20 +294,6 @@ def test_features_of_another_width_are_refused(world: Path, trained: Artifact, r
         flow(predict_model)(trained, sources, None, ())
     with pytest.raises(FeatureError, match="of encoder 'unknown'"):
         find_sources(annotations, Settings(inputs=Inputs(video_features=("unknown",))))
-
-
-def test_the_command_line_trains_and_names_what_is_missing(
-    folder: Path, prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
-    shown: list[str] = []
-    kept: list[str] = []
-    for handler, lines in ((PrefectConsoleHandler, shown), (APILogHandler, kept)):
-        monkeypatch.setattr(handler, "emit", lambda _, record, to=lines: to.append(record.getMessage()))
-    with pytest.raises(ArtifactError, match="no tiny/text_features below"):
-        run_flow("train-grounding", "tiny", {"dataset": {"name": "tiny", "folder": str(folder)}, "epochs": 1})
-    assert any("no tiny/text_features below" in line for line in kept)
-    assert not any("no tiny/text_features below" in line for line in shown)  # the command says it
 
 
 @pytest.mark.long

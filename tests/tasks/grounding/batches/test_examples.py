@@ -1,6 +1,5 @@
 """What training sees of a query: features, clips, windows, pairs; and features that can't be used."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,19 +77,6 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
 
 
 # -- features ------------------------------------------------------------------------------------------------------
-
-
-def test_features_stay_halves_in_one_copy_and_gathered_rows_are_unit_vectors() -> None:
-    raw = features(["a", "b"], [4, 2], seed=0)
-    halves = replace(raw, values=raw.values.half())
-    found = joined([normalised(halves, longest=3), normalised(halves, longest=None)])
-    assert (found.offsets.tolist(), found.values.dtype) == ([0, 3, 5], torch.float16)
-    shared = found.to(torch.device("meta"))
-    assert shared.to(torch.device("meta")).values is shared.values  # training and validation share one copy
-    unit = halves.values.float() / (halves.values.float().norm(dim=1, keepdim=True) + 1e-5)
-    gathered = found.to(CPU).gather(torch.tensor([1, 0]), 3)[0]
-    torch.testing.assert_close(gathered[0], torch.cat((unit[4:], torch.zeros(1, 12))).repeat(1, 2))
-    torch.testing.assert_close(gathered[1], unit[:3].repeat(1, 2))
 
 
 def test_several_encoders_are_cut_to_the_shortest_of_each_video() -> None:
@@ -197,15 +183,6 @@ def test_pairs_where_clips_are_few() -> None:
     assert all(four[:2] == four[2:] for four in pairs([0, 1, 2], 3))  # a moment that covers the video teaches nothing
     one = draw_pairs(torch.ones(1, 1).bool(), torch.ones(1, 1).bool(), torch.tensor([[-1, -1]]))
     assert [side.tolist() for side in one] == [[[0, 0]], [[0, 0]]]
-
-
-def test_graded_pairs_are_the_extremes_and_a_random_pair() -> None:
-    found = pairs([1, 2], 5, extremes=(2, 1))
-    assert {four[0] for four in found} == {2}
-    assert {four[2] for four in found} == {1}
-    assert {four[1] for four in found} == {1, 2}
-    assert {four[3] for four in found} == {0, 3, 4}
-    assert pairs([0, 1], 2, extremes=(1, 0)) == {(1, 1, 0, 0)}  # no clip outside: the pair is repeated
 
 
 # -- batches of like length -----------------------------------------------------------------------------------------

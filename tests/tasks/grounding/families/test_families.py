@@ -12,14 +12,13 @@ import pytest
 from pydantic import Field, ValidationError, create_model
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.families.vdi import VDIConfig
-from penumbra.tasks.grounding.training.presets import MODELS, Settings, presets, with_preset
+from penumbra.tasks.grounding.training.presets import MODELS, Settings, with_preset
 from penumbra.tasks.grounding.training.stage import TrainingRun
 
 pytestmark = pytest.mark.slow
@@ -145,31 +144,6 @@ def test_settings_that_change_results_change_the_key(change: dict[str, Any]) -> 
 
 
 # -- presets -----------------------------------------------------------------------------------------------------------
-
-
-def settings_that_repeat(said: dict[str, Any], group: Any) -> list[str]:
-    """Names of values that are the group's defaults."""
-    found = []
-    for name, value in said.items():
-        default = getattr(group, name)
-        if name == "ablation":
-            found += [
-                inner
-                for inner in value
-                if inner not in group.model_copy(update={name: value}).non_defaults().get(name, {})
-            ]
-        elif isinstance(value, dict):
-            found += [f"{name}.{inner}" for inner in settings_that_repeat(value, default)]
-        elif name != "name" and (list(default) if isinstance(default, tuple) else default) == value:
-            found.append(name)
-    return found
-
-
-@pytest.mark.parametrize("name", sorted(presets()))
-def test_a_preset_repeats_no_default(name: str) -> None:
-    groups = {group: values for group, values in presets()[name].items() if group != "needs"}
-    usual = {**dict(Settings()), "model": MODELS[groups["model"]["name"]](), "features": FeaturesParameters()}
-    assert [settings_that_repeat(said, usual[group]) for group, said in groups.items()] == [[]] * len(groups)
 
 
 def test_settings_that_two_models_share_stay_if_another_model_is_named() -> None:

@@ -25,7 +25,7 @@ from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_best, read_checkpoint, write_checkpoint
 from penumbra.tasks.grounding.training.logs import Progress
 from penumbra.tasks.grounding.training.loop import Job, Trainer, TrainingStep, train
-from penumbra.tasks.grounding.training.presets import Settings, presets, with_preset
+from penumbra.tasks.grounding.training.presets import Settings, with_preset
 from penumbra.tasks.grounding.training.stage import chosen_run, held_out_videos, settings_of
 from tests.grounding_data import job, settings
 
@@ -221,22 +221,6 @@ def test_validation_holds_out_whole_videos() -> None:
 
 
 # -- settings ------------------------------------------------------------------------------------------------------
-
-NAMED_FOR_THEIR_PURPOSE = {
-    "charades-cg-simulated": "qd_detr-shine",
-    "scenes-demo": "mmn-shine",
-    "scenes-grounder": "mmn",
-    "small": "mmn",
-}
-
-
-@pytest.mark.parametrize("name", sorted(presets()))
-def test_every_preset_can_be_trained(name: str) -> None:
-    chosen, described = with_preset(name, {}), NAMED_FOR_THEIR_PURPOSE.get(name, name)
-    assert chosen.model.loss_settings.needs_hard == ("shine" in described)
-    assert chosen.model.name in described
-    assert {"features", "clip_length"} == set(presets()[name]["needs"])
-
 
 OLDER = {  # the settings of a run of version 0.26, and what of them enters its key
     "model": {"name": "qd_detr"},
