@@ -61,10 +61,7 @@ class AttentivePooling(nn.Module):
 
 
 class BMDETR(GroundingModel):
-    """Network that encodes clips and words together, weights clips by their probability, and decodes anchors.
-
-    Saliency and alignment see the clips with their weights.
-    """
+    """Network that encodes clips and words together, weights clips by their probability, and decodes anchors."""
 
     settings_type = BMDETRSettings
     settings: BMDETRSettings

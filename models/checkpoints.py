@@ -95,11 +95,7 @@ def our_name(official: str) -> str:
 
 
 def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return official weights under our names.
-
-    A query table of two columns holds anchors; MMN's pointwise convolutions are linear layers here, and its text
-    encoder is left out.
-    """
+    """Return official weights under our names, without MMN's text encoder; a table of two columns holds anchors."""
     ours = {our_name(name): value for name, value in official.items() if _TEXT_ENCODER not in name}
     ours |= {name: ours[name].flatten(1) for name in _POINTWISE if name in ours}
     if "queries" in ours and ours["queries"].shape[-1] == 2:
@@ -124,10 +120,7 @@ def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def read_official(path: str | Path) -> dict[str, Tensor]:
-    """Return the weights of an official checkpoint file, under our names.
-
-    Raise `CheckpointError` if the file holds more than weights and options, or no weights.
-    """
+    """Return an official file's weights under our names; raise `CheckpointError` if it holds more, or none."""
     harmless: list[Any] = [(OrderedDict, name) for name in OPTION_CLASSES]
     with torch.serialization.safe_globals(harmless):
         try:

@@ -83,13 +83,13 @@ class Outputs:
         if branches == 1:
             return [self]
         none = (None,) * branches
-        likely = none if self.probability is None else self.probability.chunk(branches)
+        probability = none if self.probability is None else self.probability.chunk(branches)
         pooled = none if self.pooled is None else zip(*(part.chunk(branches) for part in self.pooled), strict=True)
         exists = none if self.existence is None else self.existence.chunk(branches, 1)
         rows = (self.logits.chunk(branches, 1), self.spans.chunk(branches, 1), self.saliency.chunk(branches))
         return [
             Outputs(logits, spans, saliency, probability=p, pooled=vectors, existence=logit)
-            for logits, spans, saliency, p, vectors, logit in zip(*rows, likely, pooled, exists, strict=True)
+            for logits, spans, saliency, p, vectors, logit in zip(*rows, probability, pooled, exists, strict=True)
         ]
 
     @property
@@ -127,10 +127,7 @@ class StackedTexts:
 
 
 class InputProjection(nn.Module):
-    """Features of a video's clips or a text's tokens, projected to the model's width.
-
-    A stage is LayerNorm, dropout and a linear layer; ReLU is between stages.
-    """
+    """Stages of LayerNorm, dropout and a linear layer, with ReLU between them, to the model's width."""
 
     def __init__(self, width: int, hidden: int, stages: int, dropout: float) -> None:
         super().__init__()
@@ -213,10 +210,7 @@ class GroundingModel(nn.Module):
         raise NotImplementedError
 
     def project_texts(self, inputs: Inputs, negative: bool) -> StackedTexts:
-        """Project all texts of a step and stack them.
-
-        A sample's negative is the next sample's text, the last one's the first's; a batch of one has none.
-        """
+        """Project and stack all texts of a step; a sample's negative is the next one's text, none in a batch of one."""
         widths = inputs.video.shape[-1], inputs.text.shape[-1]
         expected = self.settings.video_dim, self.settings.text_dim
         if widths != expected:
@@ -244,10 +238,7 @@ class GroundingModel(nn.Module):
         return positions.repeat(texts.groups, 1, 1)
 
     def heads(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return class logits and span logits [layers, batch, queries, 2] of decoder states, always in float32.
-
-        Half precision resolves a place in a video of 150 s to 0.3 s only.
-        """
+        """Return class and span logits [layers, batch, queries, 2], in float32: bf16 resolves 150 s to 0.3 s."""
         with torch.autocast(states.device.type, enabled=False):
             states = states.float()
             return self.class_head(states), self.span_head(states)

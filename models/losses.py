@@ -28,10 +28,7 @@ RANKS = 12  # a clip's score is the sum of three annotators' (0 to 12); other da
 
 @dataclass
 class Targets:
-    """The ground truth of a batch.
-
-    With BM-DETR's temporal shifting the rows hold two `branches` of equal size: the videos as they are, then shifted.
-    """
+    """The ground truth of a batch; with temporal shifting, of two equal `branches`: the videos, then shifted ones."""
 
     spans: Tensor  # [batch, windows, 2], (centre, width) as fractions; a window may end after the video, at more than 1
     span_mask: Tensor  # [batch, windows], True where a window exists
@@ -82,10 +79,7 @@ class Losses:
 
 
 def compute_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> Losses:
-    """Return all losses of a batch. Auxiliary terms carry the number of their decoder layer: `span_0`, `label_0`.
-
-    With several branches, return the mean: each branch has its own matching and its own negatives.
-    """
+    """Return the mean over branches of all losses; terms of earlier decoder layers are numbered, as in `span_0`."""
     parts = zip(outputs.split(targets.branches), targets.split(), strict=True)
     branches = [_branch_losses(*part, settings) for part in parts]
     terms = {name: torch.stack([losses.terms[name] for losses in branches]).mean() for name in branches[0].terms}

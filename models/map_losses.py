@@ -226,10 +226,7 @@ def hard_overlap(logits: Tensor, present: Tensor | None) -> Tensor:
 
 
 def context_loss(dynamic: Tensor, context: Tensor, split: Tensor) -> Tensor:
-    """Return the mean squared distance of dynamic queries and visual contexts, both [sentences, D] (Eq. 2).
-
-    The mean is over the sentences that have both parts (`split` [sentences]).
-    """
+    """Return the mean squared distance of dynamic queries and contexts [sentences, D] that are `split` (Eq. 2)."""
     return masked_mean((dynamic - context).square().sum(-1), split)
 
 

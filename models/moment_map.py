@@ -27,10 +27,7 @@ class Step:
 
 
 def schedule(clips: int, counts: Sequence[int]) -> list[Step]:
-    """Return the steps of a map of `clips` clips: `counts[g]` steps of group g, each 2^g clips longer.
-
-    Raise `ValueError` if the moments get longer than the map is wide.
-    """
+    """Return the steps of a map: `counts[g]` of 2^g clips each; raise `ValueError` if they exceed the map."""
     if clips <= sum(count * 2**group for group, count in enumerate(counts)):
         raise ValueError(f"a map of {clips} clips is too narrow for steps {tuple(counts)}")
     steps, offset = [], 0

@@ -27,10 +27,7 @@ class QDDETRSettings(ModelSettings):
 
 
 class QDDETR(GroundingModel):
-    """Network in which clips read the text, clips and a global token are encoded, and anchors decode moments.
-
-    A clip's saliency is the scaled product of its projection and the global token's.
-    """
+    """Network in which clips read the text, clips and a global token are encoded, and anchors decode moments."""
 
     settings_type = QDDETRSettings
     settings: QDDETRSettings

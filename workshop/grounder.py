@@ -7,7 +7,6 @@ computed from the frames without a video file. No sentence contains a pair held 
 Novel-Word, or the words of a test query.
 """
 
-import argparse
 import json
 import random
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import typer
 
 from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.features.clip import Clip, Encoder, load, preprocess
@@ -41,7 +41,6 @@ def other_scenes(count: int, seed: int) -> list[AnnotatedVideo]:
 
 
 def rows_of(vid: str, video: AnnotatedVideo) -> Iterator[dict[str, Any]]:
-    """Yield the queries of a scene."""
     for number, sentence in enumerate(video.sentences):
         yield {
             "qid": f"{vid}_{number}",
@@ -64,7 +63,6 @@ def features_of(pictures: Pictures, encoder: Encoder) -> np.ndarray:
 
 
 def write(folder: Path, scenes: int, seed: int, clip: Clip) -> int:
-    """Write the data set to a folder; return the number of queries."""
     encoder, known, queries = load(clip), known_scenes(), 0
     (folder / "features").mkdir(parents=True, exist_ok=True)
     lines: dict[str, list[str]] = {"train": [], "val": []}
@@ -81,15 +79,9 @@ def write(folder: Path, scenes: int, seed: int, clip: Clip) -> int:
     return queries
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--scenes", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=7)
-    options = parser.parse_args()
-    clip = Clip(encoder="tiny-clip")
-    print(f"{write(options.folder, options.scenes, options.seed, clip)} queries in {options.folder}")
+def main(folder: Path, scenes: int = 2000, seed: int = 7) -> None:
+    print(f"{write(folder, scenes, seed, Clip(encoder='tiny-clip'))} queries in {folder}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

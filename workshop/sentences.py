@@ -4,10 +4,11 @@ apt-get download wordnet-base && dpkg-deb -x wordnet-base_*.deb build/wordnet
 python -m workshop.sentences build/wordnet/usr/share/wordnet tasks/negatives/quality/sentences.txt.gz
 """
 
-import argparse
 import gzip
 import re
 from pathlib import Path
+
+import typer
 
 FILES = ("noun", "verb", "adj", "adv")
 LEAST = 3  # words
@@ -21,15 +22,10 @@ def sentences(folder: Path) -> list[str]:
     return [text for text in dict.fromkeys(found) if len(text.split()) >= LEAST]
 
 
-def main() -> None:
-    """Write the file; the same folder gives the same bytes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("file", type=Path)
-    given = parser.parse_args()
-    text = "".join(f"{text}\n" for text in sentences(given.folder))
-    given.file.write_bytes(gzip.compress(text.encode(), mtime=0))
+def main(folder: Path, file: Path) -> None:
+    text = "".join(f"{text}\n" for text in sentences(folder))
+    file.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

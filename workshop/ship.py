@@ -6,8 +6,9 @@ METRICS is the folder of the run's `metrics`, as `penumbra artifacts path` print
 FOLDER.
 """
 
-import argparse
 from pathlib import Path
+
+import typer
 
 from penumbra.artifacts.locations import runs_folder
 from penumbra.tasks.grounding.runs import RunError
@@ -26,15 +27,11 @@ def keep(run: Path, folder: Path) -> int:
     return sum(value.nbytes for value in weights.values())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("metrics", type=Path, metavar="METRICS")
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
-    options = parser.parse_args()
-    metrics = options.metrics.resolve()
-    size = keep(runs_folder() / metrics.parts[-3] / metrics.name, options.folder)
-    print(f"{size / 1e6:.2f} MB in {options.folder}")
+def main(metrics: Path, folder: Path) -> None:
+    metrics = metrics.resolve()
+    size = keep(runs_folder() / metrics.parts[-3] / metrics.name, folder)
+    print(f"{size / 1e6:.2f} MB in {folder}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -13,12 +13,13 @@ A line of `terms.txt.gz` is a noun and the words that stand before it in terms o
 Proper names, abbreviations and longer terms are left out, and the synsets that only they lead to.
 """
 
-import argparse
 import gzip
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import typer
 
 FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 OBJECT_FRAMES = {8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 24, 25, 30, 31}  # "Somebody ----s something", …
@@ -114,16 +115,13 @@ def numbered(data: Data, synsets: list[str]) -> dict[str, int]:
     return {synset: number for number, synset in enumerate(sorted(found))}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wordnet", type=Path, metavar="FOLDER")
-    parser.add_argument("output", type=Path, metavar="FOLDER")
-    options = parser.parse_args()
-    for name, several in zip(("wordnet.txt.gz", "terms.txt.gz"), lines(options.wordnet), strict=True):
-        path = options.output / name
-        path.write_bytes(gzip.compress("\n".join(several).encode(), 9, mtime=0))
+def main(wordnet: Path, output: Path) -> None:
+    for name, several in zip(("wordnet.txt.gz", "terms.txt.gz"), lines(wordnet), strict=True):
+        path = output / name
+        path.write_bytes(gzip.compress("
+".join(several).encode(), 9, mtime=0))
         print(f"{path.stat().st_size / 1e6:.2f} MB in {path}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -109,10 +109,7 @@ class ModelConfig(Parameters):
         return declared(**{name: value for name, value in values.items() if name in _names(declared)})
 
     def determines(self) -> dict[str, Any]:
-        """Return the settings that differ from the defaults, as they enter a run's key.
-
-        The form is that of the first version, in which every setting was a field: a run keeps its key.
-        """
+        """Return settings that differ from the defaults, in the form in which the first version put them into keys."""
         fields = self.model_dump(mode="json", exclude={"ablation", "as_published", "losses"}, exclude_defaults=True)
         losses = self.losses.model_dump(mode="json", exclude_defaults=True) | _changed(self.loss_settings)
         return {"name": self.name, **fields, **_changed(self.network_options), **({"losses": losses} if losses else {})}
@@ -135,10 +132,7 @@ class ModelConfig(Parameters):
         return set()
 
     def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
-        """Return the parameters that switch training on generated hard negatives on or off.
-
-        Raise `PenumbraError` if the model can't be trained on them.
-        """
+        """Return parameters that switch SHINE's negatives on or off; raise `PenumbraError` if it can't be."""
         if wanted:
             raise PenumbraError(f"{self.name} is not trained on generated hard negatives")
         return {}

@@ -252,10 +252,7 @@ def found_run(name: str, dataset: str | None = None) -> Run:
 
 
 def remove(run: Run, dry_run: bool = False) -> None:
-    """Remove a training: its checkpoints, metrics, predictions and evaluations.
-
-    Raise `ArtifactError`, and remove nothing, if it is pinned, is being trained, or other artifacts were made from it.
-    """
+    """Remove a training and what was predicted with it; raise `ArtifactError` if it is pinned, in use, or a parent."""
     store = Store()
 
     def refuse(holder: str) -> None:

@@ -23,7 +23,6 @@ AMPLITUDES = {"gently": 0.6, "suddenly": 1.15}
 
 
 def smooth(time: float) -> float:
-    """Start and end slowly."""
     return time * time * (3 - 2 * time)
 
 
@@ -41,7 +40,6 @@ EASINGS: dict[str | None, Easing] = {
 
 
 def repetitions(manner: str | None, seconds: float, per_second: float) -> int:
-    """Return the number of swings, jumps, turns or bounces in that time."""
     return max(round(seconds * per_second * RATES.get(manner or "", 1.0)), 1)
 
 
@@ -65,8 +63,6 @@ class Phase:
 
 @dataclass
 class Animation:
-    """An event in progress; its phases share its time."""
-
     start: float
     end: float
     easing: Easing
@@ -114,7 +110,6 @@ class AnimatedEvent:
         return end
 
     def settle(self) -> None:
-        """Move the object to its destination."""
         assert self._goal is not None
         thing = self.object
         thing.relation, thing.target, thing.x, thing.y, thing.slot = self._goal
@@ -138,14 +133,12 @@ class AnimatedEvent:
 
 
 def face(person: Person, x: float) -> None:
-    """Turn an agent towards x."""
     if abs(x - person.x) > 0.5:
         person.facing = 1 if x > person.x else -1
     person.posture = replace(person.posture, view="side")
 
 
 def walk(event: AnimatedEvent, to: Spot, *, speed: float = WALKING, look: float | None = None) -> Phase:
-    """Walk straight to a spot, then look towards an x."""
     person = event.person
     seconds = max(((to[0] - person.x) ** 2 + (to[1] - person.y) ** 2) ** 0.5 / speed, 0.05)
     return Phase(seconds, lambda: _walking(person, to, speed, look))
@@ -227,7 +220,6 @@ _AWAY = 20  # pixels between two agents when one gives something to the other
 
 
 def approach(event: AnimatedEvent, thing: Thing) -> Phase:
-    """Walk to a spot from which the agent can handle a thing."""
     pose = event.scene.pose(thing)
     half = thing.width / 2 if not NOUNS[thing.noun].fixed or thing.noun == "lamp" else thing.width / 2 - 4
     holder = thing.target if thing.relation in ("in", "on", "under", "behind") else thing.id
@@ -236,7 +228,6 @@ def approach(event: AnimatedEvent, thing: Thing) -> Phase:
 
 
 def take(event: AnimatedEvent) -> list[Phase]:
-    """Take, pick up or lift the object; a lifted one ends above the head."""
     return [approach(event, event.object), Phase(1.3, lambda: _taking(event))]
 
 
@@ -286,7 +277,6 @@ def _come_near(event: AnimatedEvent) -> Phase:
 
 
 def put(event: AnimatedEvent) -> list[Phase]:
-    """Carry the object to its destination and put it down."""
 
     def placing() -> Update:
         thing, start, end = _release(event)
@@ -297,7 +287,6 @@ def put(event: AnimatedEvent) -> list[Phase]:
 
 
 def drop(event: AnimatedEvent) -> list[Phase]:
-    """Hold the object over its destination and let it fall."""
 
     def dropping() -> Update:
         thing, start, end = _release(event)
@@ -317,7 +306,6 @@ def drop(event: AnimatedEvent) -> list[Phase]:
 
 
 def throw(event: AnimatedEvent) -> list[Phase]:
-    """Swing the object back and throw it, without walking."""
     event.destination(_aim(event))
 
     def throwing() -> Update:
@@ -344,7 +332,6 @@ def throw(event: AnimatedEvent) -> list[Phase]:
 
 
 def give(event: AnimatedEvent) -> list[Phase]:
-    """Walk to the other agent and hand over the object."""
     other = event.scene.people[event.record["target"]]
     event.destination(0)
 
@@ -366,7 +353,6 @@ def _beside(person: Person, other: Person) -> Spot:
 
 
 def carry(event: AnimatedEvent) -> list[Phase]:
-    """Walk with the object in the hands."""
     target, scene, person = event.target, event.scene, event.person
     if target is None:
         spot = layout.far_side(scene, person, event.record["agent_x"][1] * SIDE)
@@ -379,7 +365,6 @@ def carry(event: AnimatedEvent) -> list[Phase]:
 
 
 def slide(event: AnimatedEvent) -> list[Phase]:
-    """Push, pull, roll or kick the object over the floor to its destination."""
     thing, scene = event.object, event.scene
     start, action = scene.pose(thing), event.record["action"]
     end = event.destination(event.record["destination"]["x"] * SIDE)
@@ -445,7 +430,6 @@ def _kicking(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Upda
 
 
 def _handle(event: AnimatedEvent, seconds: float, update_of: Callable[[Pose], Update]) -> list[Phase]:
-    """Walk to the object, face it and handle it."""
 
     def begin() -> Update:
         pose = event.scene.pose(event.object)
@@ -456,7 +440,6 @@ def _handle(event: AnimatedEvent, seconds: float, update_of: Callable[[Pose], Up
 
 
 def open_close(event: AnimatedEvent) -> list[Phase]:
-    """Walk to the object and move its lid, door or cover."""
     thing, person, opens = event.object, event.person, event.record["action"] == "open"
 
     def moving(pose: Pose) -> Update:
@@ -473,7 +456,6 @@ def open_close(event: AnimatedEvent) -> list[Phase]:
 
 
 def switch(event: AnimatedEvent) -> list[Phase]:
-    """Turn a lamp on or off."""
     thing, person = event.object, event.person
 
     def switching(pose: Pose) -> Update:
@@ -488,7 +470,6 @@ def switch(event: AnimatedEvent) -> list[Phase]:
 
 
 def spin_thing(event: AnimatedEvent) -> list[Phase]:
-    """Spin the object around its axis."""
     thing, person = event.object, event.person
     turn = oscillation(event.manner, event.seconds, 0.7)
 
@@ -508,12 +489,10 @@ _NEAR = {"near": 12.0, "beside": 1.0}
 
 
 def shake(event: AnimatedEvent) -> list[Phase]:
-    """Shake the object in front of the body."""
     return [Phase(1.8, lambda: _swinging(event, 1.7, lambda s: (4.5 * s, 0.0)))]
 
 
 def wave(event: AnimatedEvent) -> list[Phase]:
-    """Wave the object above the head, or an empty hand."""
     if event.thing is not None:
         event.person.overhead = True
         return [Phase(1.8, lambda: _swinging(event, 1.0, lambda s: (12 * s, 5.0 * abs(s))))]
@@ -548,7 +527,6 @@ def _waving(event: AnimatedEvent) -> Update:
 
 
 def bounce(event: AnimatedEvent) -> list[Phase]:
-    """Bounce the object on the floor."""
 
     def bouncing() -> Update:
         person, thing = event.person, event.object
@@ -568,7 +546,6 @@ def bounce(event: AnimatedEvent) -> list[Phase]:
 
 
 def hug(event: AnimatedEvent) -> list[Phase]:
-    """Hold the object close to the chest and sway."""
 
     def hugging() -> Update:
         person, side = event.person, oscillation(event.manner, event.seconds, 0.7)
@@ -585,7 +562,6 @@ def hug(event: AnimatedEvent) -> list[Phase]:
 
 
 def turn(event: AnimatedEvent) -> list[Phase]:
-    """Turn a lamp on or off, turn around, or turn to something."""
     if event.record["direction"] in ("on", "off"):
         return switch(event)
     if event.record["direction"] == "around":
@@ -594,7 +570,6 @@ def turn(event: AnimatedEvent) -> list[Phase]:
 
 
 def spin(event: AnimatedEvent) -> list[Phase]:
-    """Spin the object, or spin around."""
     if event.thing is not None:
         return spin_thing(event)
     times = max(repetitions(event.manner, event.seconds, 1.0), 2)
@@ -630,7 +605,6 @@ def _turning_to(event: AnimatedEvent) -> Update:
 
 
 def jump(event: AnimatedEvent) -> list[Phase]:
-    """Jump up, over something, or on something."""
     target = event.target
     if target is None:
         return [Phase(1.4, lambda: _hopping(event, 0, repetitions(event.manner, event.seconds, 0.9)))]
@@ -682,7 +656,6 @@ def _hopping(event: AnimatedEvent, floor: float, times: int) -> Update:
 
 
 def sit(event: AnimatedEvent) -> list[Phase]:
-    """Sit down on a seat or on the floor."""
     scene, person, target = event.scene, event.person, event.target
     scale = person.body.height / DRAWN
 
@@ -713,7 +686,6 @@ def _sitting(event: AnimatedEvent, where: str, lift: float, depth: float | None)
 
 
 def stand(event: AnimatedEvent) -> list[Phase]:
-    """Stand up."""
 
     def standing() -> Update:
         person = event.person
@@ -734,7 +706,6 @@ def stand(event: AnimatedEvent) -> list[Phase]:
 
 
 def go(event: AnimatedEvent) -> list[Phase]:
-    """Walk or run to, behind, around or away from something, or about in the place."""
     scene, person, target = event.scene, event.person, event.target
     speed = RUNNING if event.record["action"] == "run" else WALKING
     relation = event.record["relation"]
@@ -792,7 +763,6 @@ _PHASES: dict[str, Callable[[AnimatedEvent], list[Phase]]] = {
 
 
 def animate(scene: Scene, record: Record) -> Animation:
-    """Return the animation of an event that starts now."""
     thing = scene.things[record["object"]] if record["object"] else None
     event = AnimatedEvent(scene, record, scene.people[record["agent"]], thing, record["end"] - record["start"])
     return Animation(
@@ -809,7 +779,6 @@ def frame_count(script: Record) -> int:
 
 
 def frames(script: Record) -> Iterator[Frame]:
-    """Yield the frames of a script (an object of scripts.jsonl), one each 1 / FPS seconds."""
     frame, place = None, script["setting"]["place"]
     for scene, moves in scenes_by_frame(script):
         if frame is None or moves:
@@ -831,7 +800,6 @@ def scenes_by_frame(script: Record) -> Iterator[tuple[Scene, bool]]:
 
 
 def paint(place: str, scene: Scene) -> Frame:
-    """Return the picture of a scene, painted from the back to the front."""
     image = background_of(place)
     layers = [(scene.pose(thing).depth, _thing(scene, thing)) for thing in scene.things.values()]
     layers += [(scene.depth(person), _person(scene, person)) for person in scene.people.values()]

@@ -72,7 +72,6 @@ def _mix(first: Colour, second: Colour, share: float) -> Colour:
 
 
 def paint(name: str, colour: str) -> Colour:
-    """Return the colour of a paint on a thing of some colour."""
     base = COLOURS[colour]
     if name == "main":
         return base
@@ -98,14 +97,11 @@ _ON_PALE: dict[str, Colour] = {"metal": (92, 98, 110)}  # a white sheen is invis
 
 @dataclass(frozen=True)
 class Shape:
-    """One shape of a drawing."""
-
     kind: str
     numbers: tuple[float, ...]
     paint: str
 
     def points(self) -> list[tuple[float, float]]:
-        """Return the corners of the area that the shape spans."""
         n = self.numbers
         if self.kind in "er":
             ru, rv = (n[2], n[3]) if self.kind == "e" else (n[2], n[2])
@@ -118,7 +114,6 @@ class Shape:
         return list(zip(n[::2], n[1::2], strict=True))
 
     def covers(self, u: Grid, v: Grid) -> Mask:
-        """Return the mask of the points that the shape contains."""
         n = self.numbers
         if self.kind == "e":
             return np.asarray(((u - n[0]) / max(n[2], 0.01)) ** 2 + ((v - n[1]) / max(n[3], 0.01)) ** 2 <= 1)
@@ -130,7 +125,6 @@ class Shape:
         return _near_line(n, u, v) if self.kind == "l" else _in_polygon(self.points(), u, v)
 
     def mapped(self, point: Callable[[float, float], tuple[float, float]], size: float = 1.0) -> "Shape":
-        """Return the shape with its points mapped and its radii and widths multiplied."""
         count = len(self.numbers) if self.kind == "p" else 4 if self.kind in "bl" else 2
         pairs = zip(self.numbers[:count:2], self.numbers[1:count:2], strict=True)
         points = [number for u, v in pairs for number in point(u, v)]
@@ -271,7 +265,6 @@ class Placed:
 
 
 def blit(image: Image, placed: Placed) -> None:
-    """Paint a sprite on an image."""
     sprite, x0, y0 = placed.sprite, placed.x + placed.sprite.left, placed.y + placed.sprite.top
     rows, columns = sprite.alpha.shape[:2]
     left, right = max(x0, 0), min(x0 + columns, image.shape[1])
@@ -314,8 +307,6 @@ PLACES = {noun: Places(**places) for noun, places in DRAWINGS["places"].items()}
 
 @dataclass(frozen=True)
 class Look:
-    """The traits that determine the picture of a thing."""
-
     noun: str
     colour: str
     material: str | None
@@ -423,7 +414,6 @@ def _picture(place: str) -> bytes:
 
 
 def background_of(place: str) -> Image:
-    """Return a new image of the empty room."""
     return np.frombuffer(_picture(place), np.float32).reshape(SIDE, SIDE, 3).copy()
 
 
@@ -437,8 +427,6 @@ _CHILD_HEAD = 1.18  # relative size of a child's head
 
 @dataclass(frozen=True)
 class Body:
-    """The visible traits of an agent."""
-
     kind: str
     colour: str
     skin: str = "skin"
@@ -519,7 +507,6 @@ def _arm(side: int, hand: tuple[int, int], body: Body) -> str:
 
 
 def _drawn(body: Body, shapes: tuple[Shape, ...], posture: Posture, facing: int) -> Sprite:
-    """Return a part of an agent, bent and mirrored."""
 
     def bend(u: float, v: float) -> tuple[float, float]:
         lean = posture.lean * (v - HIP) / (DRAWN - HIP) if v > HIP else 0

@@ -7,14 +7,15 @@ duration, and in the novel splits the novel words) and scripts.jsonl (a video's 
 The same seed gives the same bytes on every machine.
 """
 
-import argparse
 import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from workshop.scenes import world
 from workshop.scenes.script import Script, write_script
@@ -50,8 +51,6 @@ class AnnotatedVideo:
 
 @dataclass
 class TrainingVocabulary:
-    """The texts, words, lemmas and pairs of the training sentences."""
-
     texts: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
     lemmas: set[str] = field(default_factory=set)
@@ -126,7 +125,6 @@ def _describe_events(script: Script, accept: Acceptance, chance: random.Random, 
 def annotated_videos(
     count: int, accept: Acceptance, chance: random.Random, *, novel: bool = False
 ) -> list[AnnotatedVideo]:
-    """Return `count` videos with acceptable sentences."""
     videos: list[AnnotatedVideo] = []
     for _ in range(600 * count):
         script = write_script(chance, novel=novel)
@@ -139,14 +137,12 @@ def annotated_videos(
 
 
 def composition_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str, list[list[str]]]:
-    """Return the pairs that no training sentence has, by type."""
     fresh = sorted(sentence.pairs - seen.pairs)
     label = {kind: [list(pair[1:]) for pair in fresh if pair[0] == kind] for kind in TYPES}
     return {kind: pairs for kind, pairs in label.items() if pairs}
 
 
 def word_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str, list[str]]:
-    """Return the lemmas that no training sentence has, by part of speech."""
     label: dict[str, list[str]] = {}
     for pos, lemma in sorted(sentence.lemmas):
         if lemma not in seen.lemmas:
@@ -226,7 +222,6 @@ def name_videos(splits: dict[str, list[AnnotatedVideo]], chance: random.Random) 
 
 
 def annotation(video: AnnotatedVideo, split: str) -> dict[str, Any]:
-    """Return a video's entry of a Compositional-Temporal-Grounding file."""
     entry: dict[str, Any] = {
         "sentences": [sentence.text for sentence in video.sentences],
         "timestamps": [list(sentence.window) for sentence in video.sentences],
@@ -236,7 +231,6 @@ def annotation(video: AnnotatedVideo, split: str) -> dict[str, Any]:
 
 
 def data_set(videos: int = VIDEOS, seed: int = SEED) -> dict[str, str]:
-    """Return the text of each file of the data set by name."""
     chance = random.Random(seed)
     splits = name_videos(make_splits(videos, chance), chance)
     files = {}
@@ -249,16 +243,11 @@ def data_set(videos: int = VIDEOS, seed: int = SEED) -> dict[str, str]:
     return files
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--videos", type=int, default=VIDEOS, metavar="N", help="at least 150 (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=SEED, metavar="S")
-    options = parser.parse_args()
-    options.output.mkdir(parents=True, exist_ok=True)
-    for name, text in data_set(options.videos, options.seed).items():
-        (options.output / name).write_bytes(text.encode())
+def main(output: Annotated[Path, typer.Option()], videos: int = VIDEOS, seed: int = SEED) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    for name, text in data_set(videos, seed).items():
+        (output / name).write_bytes(text.encode())
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -5,14 +5,14 @@
 FOLDER/<video id>.mp4 has 160 × 160 pixels and 10 frames a second. The same script gives the same frames.
 """
 
-import argparse
 import json
 import multiprocessing
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 import av
+import typer
 from av.video.stream import VideoStream
 
 from workshop.scenes.animation import FPS, frames
@@ -24,7 +24,6 @@ OPTIONS = {"crf": "18", "preset": "veryfast", "tune": "animation", "bf": "0", "g
 
 
 def render(folder: Path, script: Record) -> None:
-    """Write the video of a script."""
     with av.open(str(folder / f"{script['vid']}.mp4"), "w", format="mp4") as video:
         stream = cast("VideoStream", video.add_stream("libx264", rate=FPS, options=OPTIONS))
         stream.width = stream.height = SIDE
@@ -34,17 +33,12 @@ def render(folder: Path, script: Record) -> None:
         video.mux(stream.encode())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--scripts", type=Path, required=True)
-    parser.add_argument("--limit", type=int)
-    options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    scripts = [json.loads(line) for line in options.scripts.read_text(encoding="utf-8").splitlines()]
+def main(folder: Path, scripts: Annotated[Path, typer.Option()], limit: int | None = None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    records = [json.loads(line) for line in scripts.read_text(encoding="utf-8").splitlines()]
     with multiprocessing.get_context("spawn").Pool() as pool:
-        pool.map(partial(render, options.folder), scripts[: options.limit], chunksize=2)
+        pool.map(partial(render, folder), records[:limit], chunksize=2)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

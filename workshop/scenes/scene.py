@@ -84,8 +84,6 @@ class Person:
 
 @dataclass
 class Scene:
-    """All things and agents, by their ids."""
-
     things: dict[str, Thing] = field(default_factory=dict)
     people: dict[str, Person] = field(default_factory=dict)
 
@@ -149,14 +147,12 @@ class Scene:
         return person.y if person.depth is None else person.depth
 
     def ground(self, thing: Thing) -> float:
-        """Return the row of an agent next to a thing."""
         while thing.relation not in (*FREE, "held"):
             thing = self.things[thing.target]
         y = self.pose(thing).y if thing.flight is None else thing.y
         return GROUND if thing.noun == "window" else y
 
     def box(self, thing: Thing) -> Box | None:
-        """Return the pixels of a thing; None if it is hidden."""
         pose = self.pose(thing)
         if pose.hidden:
             return None
@@ -209,7 +205,6 @@ Spot = tuple[float, float]
 
 
 def furnish(furniture: dict[str, Thing], wanted: dict[str, float]) -> None:
-    """Place furniture in two rows, high furniture at the back, in the order of the wanted x (0 to 1)."""
     ranked = sorted(furniture.values(), key=lambda it: -_UPRIGHT.get(it.noun, 0))
     back = ranked[: (len(ranked) + 1) // 2]
     for row, base in ((back, BACK), (ranked[len(back) :], FRONT)):
@@ -264,13 +259,11 @@ def _inside(box: Box) -> float:
 
 
 def floor_spot(scene: Scene, thing: Thing, wanted: float) -> Spot:
-    """Return a free spot on the floor near the wanted x (pixels)."""
     spots = [(float(x), float(y)) for x in range(_MARGIN, SIDE - _MARGIN + 1, 4) for y in _LANES]
     return _freest(scene, thing, spots, wanted, 0.55)
 
 
 def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: float) -> Spot:
-    """Return a spot on the floor directly beside a thing, or near it with a gap."""
     pose, ground = scene.pose(target), scene.ground(target)
     apart = BESIDE if relation == "beside" else NEAR
     left, right = target.look.reach[0] + thing.look.reach[1], target.look.reach[1] + thing.look.reach[0]
@@ -337,13 +330,11 @@ def stand_by(scene: Scene, person: Person, target: Thing, apart: float) -> Spot:
 
 
 def stand_free(scene: Scene, person: Person, wanted: float, spread: int = 8) -> Spot:
-    """Return a free spot for an agent near the wanted x."""
     spots = [(wanted + dx, float(y)) for dx in range(-spread, spread + 1, 4) for y in (98, 106, 114, 142, 150, 156)]
     return _stand(scene, person, _clamped(spots))
 
 
 def far_side(scene: Scene, person: Person, wanted: float) -> Spot:
-    """Return a free spot at the wanted side of the room."""
     return stand_free(scene, person, _MARGIN + 3 if wanted < SIDE / 2 else SIDE - _MARGIN - 3, 4)
 
 
@@ -353,7 +344,6 @@ _SKIN = ("skin", "skin", "tan")
 
 
 def initial_scene(script: Record) -> Scene:
-    """Return the scene at the start of a script, which the script determines."""
     scene = Scene()
     wanted = {item["id"]: float(item["at"]["x"]) for item in script["setting"]["items"]}
     things = [_thing(item) for item in script["setting"]["items"]]
@@ -395,7 +385,6 @@ def _add_people(scene: Scene, script: Record, chance: random.Random) -> None:
 
 
 def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float) -> None:
-    """Place a thing at a location of the script, near the wanted x (pixels)."""
     scene.things[thing.id] = thing
     if on_floor(relation, target):
         if relation in ("near", "beside"):
@@ -421,7 +410,6 @@ def _local(person: Person, x: float, y: float) -> tuple[int, int]:
 
 
 def posture(scene: Scene, person: Person) -> Posture:
-    """Return the posture of an agent with the positions of its hands."""
     hands = person.posture.hands
     if person.reach is not None:
         u, v = _local(person, *person.reach)

@@ -245,7 +245,6 @@ SEATED = ("stand", "shake", "wave", "hug")  # actions of a sitting agent
 
 
 def possible_moves(room: Room, agent: Agent, action: str) -> list[Move]:
-    """Return all moves of this action that the agent can make now."""
     if (agent.seat is not None and action not in SEATED) or (action == "stand" and agent.seat is None):
         return []
     return list(_MOVES[action](room, agent, action))
@@ -324,7 +323,6 @@ def _set_flags(room: Room, agent: Agent, move: Move) -> None:
 
 
 def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> Change:
-    """Apply a move to the room and return its effect."""
     end = _agent_end(room, agent, move)
     item = room.items.get(move.object or "")
     origin = destination = None
@@ -379,7 +377,6 @@ class Script:
     events: list[Event]
 
     def record(self, vid: str, split: str) -> dict[str, Any]:
-        """Return the script as an object of `scripts.jsonl`."""
         items = [_item(item) for item in self.room.items.values()]
         traits = ("id", "noun", "colour", "x", "holding")
         agents = [{name: getattr(agent, name) for name in traits} for agent in self.room.agents.values()]
@@ -399,8 +396,6 @@ def _item(item: Item) -> dict[str, Any]:
 
 
 class _ScriptWriter:
-    """Writes one script."""
-
     def __init__(self, chance: random.Random, *, novel: bool) -> None:
         self.chance = chance
         self.most = chance.choice((1, 2, 3, 3, 4, 4, 4, 5, 5))
@@ -426,7 +421,6 @@ class _ScriptWriter:
         return None
 
     def play(self, agent: Agent, move: Move, seconds: float | None = None) -> Event:
-        """Make the move now and record it as an event."""
         self.done.add(_likeness(move))
         manners = world.ACTIONS[move.action].manners
         manner = self.chance.choice(manners) if self.chance.random() < 0.6 else None
@@ -439,13 +433,11 @@ class _ScriptWriter:
         return self.events[-1]
 
     def length(self, move: Move, manner: str | None, distance: float) -> float:
-        """Return the seconds of a move, including the walk to its place."""
         speed = SPEED * (2 if move.action == "run" else 1)
         usual = world.ACTIONS[move.action].seconds * (0.85 + 0.3 * self.chance.random()) + distance / speed
         return max(0.8, usual * (world.MANNERS[manner] if manner else 1))
 
     def step(self) -> None:
-        """Add one event, sometimes with a simultaneous one of another agent, and a pause."""
         agents = list(self.room.agents.values())
         busy = [agent for agent in agents if agent.holding or agent.seat]
         agent = self.chance.choice(busy if busy and self.chance.random() < 0.8 else agents)

@@ -27,12 +27,10 @@ class Clause:
     lemmas: set[Lemma] = field(default_factory=set)
 
     def add(self, pos: str, lemma: str, word: str = "") -> None:
-        """Append a word of an open class, or a preposition."""
         self.words.append(word or lemma)
         self.lemmas.add((pos, lemma))
 
     def pair(self, kind: str, first: str, seconds: Sequence[str]) -> None:
-        """Record the pairs of the first word and each of the others."""
         self.pairs.update((kind, first, second) for second in seconds)
 
 
@@ -181,7 +179,6 @@ class SentenceWriter:
         self.writer = ClauseWriter(script.room, chance, novel=novel)
 
     def describe(self, index: int) -> Sentence:
-        """Return a sentence about an event, and sometimes about the next one."""
         events = self.script.events
         chosen = [index]
         follower = next((i for i in range(index + 1, len(events)) if events[i].agent == events[index].agent), None)

@@ -106,7 +106,6 @@ VOWELS = "aeiou"
 
 
 def prepositions(action: str, relation: str, *, novel: bool = False) -> Words:
-    """Return the prepositions for the relation that an action results in."""
     words = ("in", "into") if action in MOTION and relation == "in" else (relation,)
     moved = action in MOTION or (action == "jump" and relation == "on")
     if novel and relation in NOVEL_PREPOSITIONS and (moved or relation in ("under", "to")) and action != "give":
@@ -166,8 +165,6 @@ class Item:
 
 @dataclass
 class Agent:
-    """A man, woman, boy, girl or robot, and the colour of the clothes."""
-
     id: str
     noun: str
     colour: str
@@ -179,14 +176,11 @@ class Agent:
 
 @dataclass
 class Room:
-    """A place with its items and agents at one time."""
-
     place: str
     items: dict[str, Item] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
 
     def copy(self) -> "Room":
-        """Return a copy of the room, its items and its agents."""
         items = {name: replace(item) for name, item in self.items.items()}
         return Room(self.place, items, {name: replace(agent) for name, agent in self.agents.items()})
 

@@ -165,8 +165,6 @@ DETERMINERS = (("a", "DT"), ("the", "DT"), ("some", "DT"), ("their", "PRP$"), ("
 
 
 class TreebankLexicon:
-    """The treebank's verbs with their forms, nouns, adjectives, adverbs and morphology."""
-
     def __init__(self, sentences: Iterable[list[Word]]) -> None:
         forms: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
         counts: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
@@ -405,7 +403,6 @@ class Sentence:
 
 
 def caption_trees(lexicon: TreebankLexicon, count: int, seed: int = 0) -> list[list[Word]]:
-    """Return `count` captions with gold trees, which the treebank and the seed determine."""
     chance = random.Random(seed)
     captions = []
     for _ in range(count):

@@ -102,7 +102,6 @@ class _Instruction(Sentence):
 
 
 def instruction_trees(lexicon: TreebankLexicon, count: int, seed: int = 0) -> list[list[Word]]:
-    """Return `count` sentences with gold trees, two imperatives for each statement."""
     chance = random.Random(seed)
     sentences = []
     for i in range(count):

@@ -7,13 +7,13 @@ TREEBANK is a folder with UD English-EWT's `train.conllu`, `dev.conllu` and `tes
 `pip install -e '.[tagger]'` for the lemma tables.
 """
 
-import argparse
 import json
 import random
 import tempfile
 from pathlib import Path
 
 import spacy
+import typer
 from spacy.cli.train import train as spacy_train
 from spacy.language import Language
 from spacy.lookups import load_lookups
@@ -85,29 +85,24 @@ def score(nlp: Language, path: Path, *, lower: bool = False) -> dict[str, float]
     return {name: round(scores[name], 4) for name in ("pos_acc", "tag_acc", "dep_uas", "dep_las")}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("treebank", type=Path)
-    parser.add_argument("--output", type=Path, default=PIPELINE_FOLDER)
-    parser.add_argument("--epochs", type=int, default=10)
-    arguments = parser.parse_args()
+def main(treebank: Path, output: Path = PIPELINE_FOLDER, epochs: int = 10) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_corpora(arguments.treebank, folder)
+        write_corpora(treebank, folder)
         overrides = {
             "paths.train": str(folder / "train.spacy"),
             "paths.dev": str(folder / "dev.spacy"),
-            "training.max_epochs": arguments.epochs,
+            "training.max_epochs": epochs,
         }
         spacy_train(HERE / "config.cfg", folder, overrides=overrides)
         nlp = spacy.load(folder / "model-best")
     add_lemmatizer(nlp)
     nlp.meta.update(name="penumbra", license="CC BY-SA 4.0", sources=[{"name": "UD English-EWT"}])
     nlp.config["paths"].update(train=None, dev=None)  # in a temporary folder
-    nlp.to_disk(arguments.output, exclude=["vectors"])
-    test = arguments.treebank / "test.conllu"
+    nlp.to_disk(output, exclude=["vectors"])
+    test = treebank / "test.conllu"
     print(json.dumps({"test": score(nlp, test), "test, lower case": score(nlp, test, lower=True)}, indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -53,12 +53,10 @@ class Moment:
 
 
 def is_new(record: Record, known: set[str]) -> bool:
-    """Return whether a scene is not in the data set."""
     return _content(record) not in known
 
 
 def known_scenes() -> set[str]:
-    """Return the contents of the data set's scenes."""
     return {_content(json.loads(line)) for line in data_set()["scripts.jsonl"].splitlines()}
 
 
@@ -67,14 +65,12 @@ def _content(record: Record) -> str:
 
 
 def clips(seed: int, scenes: int) -> Iterator[Clip]:
-    """Yield the clips of new scenes, which the seed determines."""
     chance = random.Random(seed)
     for script, record, sentences in _new_scenes(chance, scenes):
         yield from _clips(record, sorted(_drawn(script, frame_count(record), chance)), sentences)
 
 
 def moments(seed: int, scenes: int) -> Iterator[Moment]:
-    """Yield the events of new scenes, which the seed determines."""
     chance = random.Random(seed)
     for script, record, sentences in _new_scenes(chance, scenes):
         firsts = [
@@ -145,7 +141,6 @@ def _clips(record: Record, firsts: Iterable[int], sentences: list[list[str]]) ->
 
 
 def pictures_of_video(record: Record) -> Pictures:
-    """Return the frames of every clip of a scene (clips, FRAMES, SIDE, SIDE, 3), as extraction reads its video."""
     wanted = frames_of_clips(record, range(0, frame_count(record), round(LENGTH * FPS)))
     return np.stack(list(_filmed(record, wanted).values()))
 
@@ -193,7 +188,6 @@ def one_hot(choices: Sequence[str], chosen: str | None) -> list[float]:
 
 
 def body_of(scene: Scene, person: Person) -> list[float]:
-    """Return the state of an agent [BODY]."""
     held = posture(scene, person)
     place = [person.x, person.y - person.lift, person.lift]
     angles = [held.stride / 30, held.crouch / 10, held.lean / 10, held.kick / 30]
@@ -210,7 +204,6 @@ def body_of(scene: Scene, person: Person) -> list[float]:
 
 
 def state_of(scene: Scene, thing: Thing) -> list[float]:
-    """Return the state of a thing [STATE]."""
     pose = scene.pose(thing)
     angle = np.deg2rad(pose.angle)
     return [
@@ -256,7 +249,6 @@ class SceneStates:
 
 
 def patch_states(scene: Scene) -> SceneStates:
-    """Return the states of a scene at present."""
     people, things = list(scene.people.values()), list(scene.things.values())
     boxes = [person_box(person, person.x, person.y - person.lift) for person in people]
     owners = np.full((GRID, GRID), -1, np.int16)

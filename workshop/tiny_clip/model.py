@@ -85,7 +85,6 @@ def new_model(tokenizer: Any) -> Any:
 
 
 def _places() -> torch.Tensor:
-    """Return sinusoidal embeddings of the patches' places [GRID · GRID, WIDTH]."""
     rates = 1.5 / 32 ** (torch.arange(WIDTH // 4) / (WIDTH // 4))
     rows, columns = torch.meshgrid(torch.arange(GRID).float(), torch.arange(GRID).float(), indexing="ij")
     angles = torch.cat([side.flatten()[:, None] * rates for side in (columns, rows)], 1)
@@ -105,7 +104,6 @@ def to_patches(pictures: Pictures) -> Patches:
 
 
 def stirring(patches: Patches) -> npt.NDArray[np.bool_]:
-    """Return which patches show motion."""
     frames = patches.reshape(*patches.shape[:-1], FRAMES, -1).astype(np.int16)
     changed: npt.NDArray[np.bool_] = np.abs(frames[..., 1:, :] - frames[..., :1, :]).max((-2, -1)) > STIRS
     return changed

@@ -8,7 +8,6 @@ in a clip, and with labels of the contents and motion of each patch. The trainin
 has matrix units for bfloat16, and 6 GB of memory. Nothing is downloaded.
 """
 
-import argparse
 import json
 import random
 import sys
@@ -19,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import typer
 from torch import Tensor, nn
 from torch.nn import functional
 
 from penumbra.tasks.features.clip import FOLDER
-from workshop.scenes.drawing import SIDE
 from workshop.scenes.script import write_script
 from workshop.tiny_clip import clips as data
 from workshop.tiny_clip import model as network
@@ -104,7 +103,6 @@ def _mean_error(found: Tensor, true: Tensor, known: Tensor) -> Tensor:
 
 
 def deviations(clips: list[Clip]) -> Tensor:
-    """Return the standard deviation of each number of a state [NUMBERS]."""
     owners = np.stack([clip.states.owners for clip in clips])
     numbers = np.stack([clip.states.numbers for clip in clips]).astype(np.float32)
     parts = [
@@ -121,7 +119,6 @@ MOMENTS_AT_ONCE = 32
 def embed_moments(
     model: Any, tokenizer: Any, several: Sequence[Moment], texts: Sequence[str]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return unit vectors of moments (means over clips) and of sentences, each (moments, dimension)."""
     images = []
     for start in range(0, len(several), MOMENTS_AT_ONCE):
         some = np.stack([moment.pictures for moment in several[start : start + MOMENTS_AT_ONCE]])
@@ -156,7 +153,6 @@ LOOKED_AT = 8000  # patches that initialise the filters
 
 
 def contrastive_loss(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
-    """Return CLIP's symmetric loss of vectors of any length."""
     images, texts = functional.normalize(images.float(), dim=-1), functional.normalize(texts.float(), dim=-1)
     scores = scale.exp().clamp(max=100) * images @ texts.T
     target = torch.arange(len(scores))
@@ -212,7 +208,6 @@ class Training:
 
 
 def fit(model: Any, tokenizer: Any, several: Sequence[Clip], steps: int, seed: int) -> None:
-    """Train the model."""
     batches = Batches(several, to_patches(np.stack([clip.pictures for clip in several])), seed)
     lively = batches.patches[batches.stirs]
     look_closely(model, lively[batches.chance.permutation(len(lively))[:LOOKED_AT]])
@@ -229,7 +224,6 @@ def fit(model: Any, tokenizer: Any, several: Sequence[Clip], steps: int, seed: i
 
 
 def sentences_of_scripts(seed: int, scripts: int) -> Iterator[str]:
-    """Yield the sentences that train the tokenizer."""
     chance = random.Random(seed)
     for _ in range(scripts):
         novel = chance.random() < data.NOVEL
@@ -238,52 +232,28 @@ def sentences_of_scripts(seed: int, scripts: int) -> Iterator[str]:
 
 
 def save(model: Any, tokenizer: Any, folder: Path, report: dict[str, Any]) -> None:
-    """Write weights in half precision, tokenizer, preprocessing and the retrieval figures."""
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    side = {"height": SIDE, "width": SIDE}
-    processing = {
-        "image_processor_type": "CLIPImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": SIDE},
-        "resample": 3,
-        "do_center_crop": True,
-        "crop_size": side,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": network.MEAN,
-        "image_std": network.DEVIATION,
-        "do_convert_rgb": True,
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(processing, indent=1) + "\n")
     (folder / "retrieval.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=FOLDER, metavar="DIR")
-    parser.add_argument("--scenes", type=int, default=1800, metavar="N", help="scenes to train on")
-    parser.add_argument("--held-out", type=int, default=300, metavar="N", help="scenes to test on")
-    parser.add_argument("--steps", type=int, default=3000, metavar="N")
-    parser.add_argument("--seed", type=int, default=1, metavar="S")
-    options = parser.parse_args()
-    torch.manual_seed(options.seed)
+def main(output: Path = FOLDER, scenes: int = 1800, held_out: int = 300, steps: int = 3000, seed: int = 1) -> None:
+    torch.manual_seed(seed)
     begun = time.monotonic()
-    several = list(clips(options.seed, options.scenes))
-    sys.stdout.write(f"{len(several)} clips of {options.scenes} scenes, {time.monotonic() - begun:.0f} s\n")
-    tokenizer = train_tokenizer(sentences_of_scripts(options.seed, SCRIPTS), VOCABULARY)
+    several = list(clips(seed, scenes))
+    sys.stdout.write(f"{len(several)} clips of {scenes} scenes, {time.monotonic() - begun:.0f} s\n")
+    tokenizer = train_tokenizer(sentences_of_scripts(seed, SCRIPTS), VOCABULARY)
     model = new_model(tokenizer)
     sys.stdout.write(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens\n")
-    fit(model, tokenizer, several, options.steps, options.seed)
+    fit(model, tokenizer, several, steps, seed)
     model.eval()
-    held = list(moments(options.seed + 1_000_000, options.held_out))
+    held = list(moments(seed + 1_000_000, held_out))
     sentences = [moment.sentence for moment in held]
     report = retrieval(*embed_moments(model, tokenizer, held, sentences), sentences)
     sys.stdout.write(json.dumps(report) + "\n")
-    run = {"scenes": options.scenes, "steps": options.steps, "seconds": round(time.monotonic() - begun)}
-    save(model, tokenizer, options.output, {**report, **run})
+    run = {"scenes": scenes, "steps": steps, "seconds": round(time.monotonic() - begun)}
+    save(model, tokenizer, output, {**report, **run})
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

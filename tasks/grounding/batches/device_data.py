@@ -54,10 +54,7 @@ def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
 
 
 def length_groups(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """Return the rows of each batch of an epoch, in random order, each of queries whose videos are of like length.
-
-    The epoch's order is cut into groups of `BATCHES_A_GROUP` batches, and each group is sorted by length.
-    """
+    """Return an epoch's batches, in random order, cut from groups of `BATCHES_A_GROUP` batches sorted by length."""
     batches: list[Tensor] = []
     for group in torch.split(epoch_order(len(lengths), seed, epoch), BATCHES_A_GROUP * batch_size):
         sorted_group = group[torch.from_numpy(lengths[group.numpy()].argsort(kind="stable"))]

@@ -111,10 +111,7 @@ class VideoPatches:
 
 
 def load_patches(artifact: Artifact, index: Mapping[str, int]) -> VideoPatches | None:
-    """Return the patches of the videos in `index`; None if there are none.
-
-    Raise `FeatureError` if an older version made them, without the frames' vectors.
-    """
+    """Return the patches of the videos in `index`, or None; raise `FeatureError` if an older version made them."""
     store, columns = Store(), ["vid", "grid", "patches", "scale", "frames"]
     if store.manifest(artifact).stage_version < FRAMES_SINCE:
         raise FeatureError(

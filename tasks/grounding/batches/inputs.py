@@ -105,7 +105,7 @@ def newest_tags(annotations: Artifact) -> Artifact | None:
     for manifest in reversed(store.find(annotations.dataset, "tags")):
         if annotations.key in [parent.key for parent in manifest.parents]:  # whose root is where they were made
             return store.reference(manifest)
-    store.newest_if_any(annotations.dataset, "tags")  # says so where they are damaged
+    store.newest_if_any(annotations.dataset, "tags")  # raises if they are damaged
     return None
 
 

@@ -80,7 +80,7 @@ class MapData:
         self.cells = candidate_cells(sizes.clips, sizes.counts).to(device)
         windows = examples.windows.clamp(min=0).minimum(examples.duration.float()[:, None, None])  # end with the video
         present = torch.arange(windows.shape[1]) < examples.window_count[:, None]
-        present = present & (windows[..., 1] > windows[..., 0])  # empty windows are none
+        present = present & (windows[..., 1] > windows[..., 0])  # an empty window counts as absent
         rows_of: defaultdict[int, list[int]] = defaultdict(list)
         for row, video in enumerate(examples.video.tolist()):
             rows_of[video].append(row)

@@ -37,10 +37,7 @@ def predict(
 
 
 def as_json(groundings: Sequence[Grounding]) -> str:
-    """Return a list of objects: query, windows (start, end, score), saliency, clip_length, duration.
-
-    Numbers have six decimals: more would be the noise of float32.
-    """
+    """Return a list of objects (query, windows, saliency, clip_length, duration) with six decimals."""
     exact = json.dumps([asdict(one) for one in groundings])
     return json.dumps(json.loads(exact, parse_float=lambda digits: round(float(digits), 6)), ensure_ascii=False)
 

@@ -128,10 +128,7 @@ class Grounder:
         return cls(name, model, settings, encoders, text_encoder, clip_length, caveats, calibrator)
 
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
-        """Return each query's moments in a video file, which is decoded and encoded once.
-
-        Raise `PenumbraError` if the file can't be decoded or a query is empty.
-        """
+        """Return each query's moments in a video file; raise `PenumbraError` if it can't be decoded."""
         texts = checked(queries)
         return self.ask(self.watch(video), texts)
 

@@ -121,10 +121,7 @@ def make_optimiser(
 
 
 class TrainingStep:
-    """One step: forward, losses, backward, clipping, optimizer; it never waits for the device.
-
-    `objective` is `System.objective`, which may be wrapped for several devices.
-    """
+    """One step: forward, losses, backward, clipping, optimizer; it never waits for the device."""
 
     def __init__(self, objective: Any, optimiser: Any, clip_norm: float, backward: Any = torch.Tensor.backward) -> None:
         self.objective, self.optimiser, self.clip_norm, self.backward = objective, optimiser, clip_norm, backward

@@ -89,10 +89,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def of_manifest(cls, parameters: Mapping[str, Any]) -> "Settings":
-        """Return the settings in the manifest of a run, also of a run of an older version.
-
-        Raise `ValidationError` if they do not fit this version.
-        """
+        """Return the settings of a run of any version; raise `ValidationError` if they do not fit this one."""
         groups = {name: _without(values, REMOVED.get(name, set())) for name, values in parameters.items()}
         model, training, inputs = (groups.setdefault(name, {}) for name in ("model", "training", "inputs"))
         if (model.get("name"), model.get("as_published")) == ("bm_detr", "paper"):  # its decoder saw no weights once
@@ -183,10 +180,7 @@ def features_with_preset(name: str | None, features: FeaturesParameters | None) 
 
 
 def with_preset(name: str | None, groups: Mapping[str, Parameters | None]) -> Settings:
-    """Return the settings of a preset, overridden by those that were set explicitly.
-
-    Raise `PenumbraError` if the preset is unknown.
-    """
+    """Return a preset's settings, overridden by explicit ones; raise `PenumbraError` if it is unknown."""
     return layered(name, explicitly_set(groups))
 
 
@@ -206,10 +200,7 @@ def model_name(preset: str | None, model: Mapping[str, Any]) -> str:
 
 
 def layered(preset: str | None, *layers: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Return the settings of a preset with layers of parameters, by group, on top: a later layer overrides an earlier.
-
-    Raise `PenumbraError` if the preset is unknown.
-    """
+    """Return a preset's settings, overridden by layers in their order; raise `PenumbraError` if it is unknown."""
     every = [{group: dict(values) for group, values in layer.items()} for layer in (preset_named(preset), *layers)]
     merged = {name: values for name, values in reduce(merge, every).items() if name not in ("needs", "features")}
     return Settings.model_validate({**merged, "model": _merged_model([layer.get("model", {}) for layer in every])})

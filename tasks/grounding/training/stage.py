@@ -216,10 +216,7 @@ def chosen_run(dataset: str | None, name: str | None) -> Artifact:
 
 
 def newest_runs(dataset: str | None, number: int) -> list[str]:
-    """Return the names of the runs that finished last, the newest at the end.
-
-    Raise `ArtifactError` if there are fewer.
-    """
+    """Return the names of the newest runs, the last one at the end; raise `ArtifactError` if there are fewer."""
     found = Store().find(dataset, STAGE)[-number:]
     if len(found) < number:
         there = counted(len(found), "run") + (f" on {dataset}" if dataset else "")
@@ -230,10 +227,7 @@ def newest_runs(dataset: str | None, number: int) -> list[str]:
 
 
 def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
-    """Return the best model of a run, ready to predict, and the run's settings.
-
-    Raise `RunError` if the weights are missing, damaged, or not those that the run ended with.
-    """
+    """Return a run's best model and settings; raise `RunError` if its weights are missing or were changed."""
     manifest = Store().manifest(metrics)
     settings, folder = settings_of(manifest), require_checkpoints(metrics)
     if fault := checkpoint_fault(manifest):
