@@ -118,8 +118,7 @@ def numbered(data: Data, synsets: list[str]) -> dict[str, int]:
 def main(wordnet: Path, output: Path) -> None:
     for name, several in zip(("wordnet.txt.gz", "terms.txt.gz"), lines(wordnet), strict=True):
         path = output / name
-        path.write_bytes(gzip.compress("
-".join(several).encode(), 9, mtime=0))
+        path.write_bytes(gzip.compress("\n".join(several).encode(), 9, mtime=0))
         print(f"{path.stat().st_size / 1e6:.2f} MB in {path}")
 
 
