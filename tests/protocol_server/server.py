@@ -32,7 +32,6 @@ class Settings:
     keys: list[str] | None = None  # accepted API keys
     requests_per_minute: int | None = None
     minute: float = 60.0  # seconds in a "minute", so that tests need not wait for one
-    idempotent: bool = False  # the same Idempotency-Key gets the same answer, which is charged once
     batch_polls: int = 2  # GETs of a batch until it is done
     batch_outcome: str = "completed"  # completed, expired (half of the lines are answered) or failed
 
@@ -57,7 +56,6 @@ class ProtocolServer:
     def __init__(self, **settings: Any) -> None:
         self.settings, self.url, self.in_flight = Settings(**settings), "", 0
         self.faults, self.log = list[Fault](), list[Line]()
-        self.known: dict[str, dict[str, Any]] = {}  # answers by Idempotency-Key
         self.admitted: deque[float] = deque()  # times at which requests were admitted in the last minute
         self.files: dict[str, bytes] = {}  # of batches
         self.batches: dict[str, dict[str, Any]] = {}
@@ -103,12 +101,11 @@ class ProtocolServer:
         self.faults = [Fault(entry) for entry in faults]
 
     def change(self, **settings: Any) -> None:
-        """Change settings; forget the answers by Idempotency-Key."""
+        """Change settings."""
         for name, value in settings.items():
             if not hasattr(self.settings, name):
                 raise ValueError(f"no such setting: {name}")
             setattr(self.settings, name, value)
-        self.known.clear()
         self.admitted.clear()
 
     def reset(self) -> None:
@@ -167,13 +164,9 @@ class ProtocolServer:
             refused, headers = service.limited(wait)
             return _json(429, refused, headers), line
         idempotency = request.headers.get("idempotency-key", "")
-        charged, answered = [0, 0], self.known.get(idempotency)
-        if answered is None:
-            content = well_said(offered)
-            answer = spoil(fault, payload, offered, content) if fault else Answer(content)
-            answered, charged = service.completion(payload, answer)
-            if idempotency and self.settings.idempotent:
-                self.known[idempotency] = answered
+        content = well_said(offered)
+        answer = spoil(fault, payload, offered, content) if fault else Answer(content)
+        answered, charged = service.completion(payload, answer)
         reply = _json(200, answered)
         reply.delay = self.settings.latency
         if fault:
