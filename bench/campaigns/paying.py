@@ -26,7 +26,6 @@ from bench.campaigns.table import Row as TableRow
 from bench.campaigns.table import print_table
 from penumbra.tasks.negatives.providers import client as client_module
 from penumbra.tasks.negatives.providers import hosted
-from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.settings import Price
 from tests.hosted import PRICE as PRICES
 from tests.hosted import SETTINGS, Session, lines_of, questions
@@ -37,7 +36,6 @@ PRICE = Price(**PRICES)
 PATIENCE = 120.0  # seconds that a run may take
 QUESTIONS = 48
 ENOUGH, SCARCE = 2.0, 0.12  # USD: for all questions with any fault, and for some of them
-KNOWING = "the same, with a server that supports Idempotency-Key"
 LOST = WIRE | {"html", "body"}  # faults that lose an answer
 HALF_WRONG = {"foreign", "missing", "duplicate"}  # faults after which the first question is asked again
 # faults after which all questions are asked again
@@ -60,9 +58,7 @@ class Row(TableRow):
     open: int = 0  # unanswered questions that could have been answered
 
     def is_good(self) -> bool:
-        again = self.charged_again if self.test == KNOWING else 0
-        wrong = (again, self.paid_twice, self.over_limit, self.unbooked, self.hung, self.crashed, self.open)
-        return not any(wrong)
+        return not any((self.paid_twice, self.over_limit, self.unbooked, self.hung, self.crashed, self.open))
 
 
 @dataclass(frozen=True)
@@ -89,18 +85,6 @@ def settings() -> Iterator[Setting]:
             yield Setting(provider, fault, (SCARCE, ENOUGH)[turn % 2])
 
 
-def script(fault: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the server's script: the fault in every third request."""
-    if not fault:
-        return []
-    after = fault.get("after")
-    return [{**fault, "when": {"after": after} if after else {"every": 3}}]
-
-
-def session_of(setting: Setting, server: ProtocolServer, folder: Path) -> Session:
-    return Session(SETTINGS[setting.provider](server), folder)
-
-
 def run(setting: Setting, url: str, folder: Path, begin: Any) -> None:
     """Ask all questions as soon as all processes are ready."""
     client_module.FIRST_PAUSE, client_module.LONGEST_PAUSE = 0.01, 0.05
@@ -108,7 +92,7 @@ def run(setting: Setting, url: str, folder: Path, begin: Any) -> None:
     os.environ |= {"OPENAI_API_KEY": "sk-campaign", "GEMINI_API_KEY": "campaign"}
     server = ProtocolServer()
     server.url = url
-    session = session_of(setting, server, folder)
+    session = Session(SETTINGS[setting.provider](server), folder)
     client = session.client(limit=setting.limit, run=f"run of process {os.getpid()}")
     with client.budget:
         begin.wait()
@@ -118,16 +102,17 @@ def run(setting: Setting, url: str, folder: Path, begin: Any) -> None:
 class Case:
     """A folder of answers and a server, for the runs of one case."""
 
-    def __init__(
-        self, setting: Setting, server: ProtocolServer, folder: Path, row: Row, idempotent: bool = False
-    ) -> None:
+    def __init__(self, setting: Setting, server: ProtocolServer, folder: Path, row: Row) -> None:
         self.setting, self.server, self.row = setting, server, row
-        self.session = session_of(setting, server, folder)
+        self.session = Session(SETTINGS[setting.provider](server), folder)
         self.some = questions(QUESTIONS)
         self.context = get_context("forkserver")  # imports once
-        server.change(idempotent=idempotent)
-        server.script(*script(setting.fault))
-        server.log.clear()
+        server.reset()
+        server.change(latency=0.02)
+        after = setting.fault.get("after")
+        server.script(
+            *([{**setting.fault, "when": {"after": after} if after else {"every": 3}}] if setting.fault else [])
+        )
 
     def start(self, count: int) -> list[BaseProcess]:
         """Start runs that begin at the same time."""
@@ -170,13 +155,9 @@ class Case:
 
 
 def again(requests: Iterable[dict[str, Any]]) -> int:
-    """Return the number of questions that these requests repeat."""
-    return sum(times - 1 for times in Counter(line for request in requests for line in right(request)).values())
-
-
-def right(request: dict[str, Any]) -> list[str]:
-    """Return the questions with a correct answer to a request."""
-    return lines_of(request)[request["fault"] in HALF_WRONG :]
+    """Return the number of questions with a correct answer to one of these requests that another of them repeats."""
+    lines = Counter(line for request in requests for line in lines_of(request)[request["fault"] in HALF_WRONG :])
+    return lines.total() - len(lines)
 
 
 def over(amount: float, limit: float) -> float:
@@ -184,9 +165,9 @@ def over(amount: float, limit: float) -> float:
     return amount - limit if amount > limit + 1e-9 else 0.0
 
 
-def pair(case: Case) -> None:
-    """Ask the same from two concurrent runs."""
-    case.end(case.start(2))
+def ask(case: Case, runs: int) -> None:
+    """Ask the same from this many runs at once."""
+    case.end(case.start(runs))
     case.count()
 
 
@@ -195,7 +176,8 @@ def killed(case: Case, chance: random.Random, kills: int) -> None:
     asked_again = 0
     for turn in range(kills + 1):
         known = len(case.asked())
-        closed = {one.text() for one in closed_ones(case)}
+        still_open = {one.query.qid for one in case.session.open(case.some)}
+        closed = {one.text() for one in case.some if one.query.qid not in still_open}
         runs = case.start(1)
         if turn < kills:
             until = known + chance.randint(1, 8)
@@ -213,36 +195,24 @@ def killed(case: Case, chance: random.Random, kills: int) -> None:
     case.count(asked_again)
 
 
-def closed_ones(case: Case) -> list[Question]:
-    open_ones = {one.query.qid for one in case.session.open(case.some)}
-    return [one for one in case.some if one.query.qid not in open_ones]
-
-
-def alone(case: Case) -> None:
-    """Ask from one run."""
-    case.end(case.start(1))
-    case.count()
-
-
 def campaign(pairs: int, kills: int, faults: int | None, seed: int) -> list[Row]:
     """Return the rows of the table."""
     get_context("forkserver").set_forkserver_preload(["tests.hosted", "openai", "google.generativeai"])
     chance = random.Random(seed)
     every = list(settings())
-    together, single = Row("two runs at once"), Row("every fault of the server, one run")
-    dying, knowing = Row("kill -9 while asking"), Row(KNOWING)
-    faulty = [setting for setting in every if setting.fault]
-    with ProtocolServer(latency=0.02) as server, tempfile.TemporaryDirectory() as folder:
+    together, dying, single = (
+        Row(name) for name in ("two runs at once", "kill -9 while asking", "every fault of the server, one run")
+    )
+    with ProtocolServer() as server, tempfile.TemporaryDirectory() as folder:
         for number in range(pairs):
-            pair(Case(every[number % len(every)], server, Path(folder, f"pair-{number}"), together))
+            ask(Case(every[number % len(every)], server, Path(folder, f"pair-{number}"), together), 2)
         for number, setting in enumerate(every * kills):
-            for row in (dying, knowing) if setting.provider == "openai" else (dying,):  # Gemini has no such key
-                if left := kills - dying.kills - knowing.kills:
-                    case = Case(setting, server, Path(folder, f"kill-{number}-{row is knowing}"), row, row is knowing)
-                    killed(case, chance, min(left, chance.randint(1, 4)))
-        for number, setting in enumerate(faulty[:faults]):
-            alone(Case(setting, server, Path(folder, f"fault-{number}"), single))
-    return [together, dying, knowing, single]
+            if left := kills - dying.kills:
+                case = Case(setting, server, Path(folder, f"kill-{number}"), dying)
+                killed(case, chance, min(left, chance.randint(1, 4)))
+        for number, setting in enumerate([setting for setting in every if setting.fault][:faults]):
+            ask(Case(setting, server, Path(folder, f"fault-{number}"), single), 1)
+    return [together, dying, single]
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -44,6 +45,32 @@ Numbers = NDArray[Any]
 Columns = dict[str, tuple[Numbers, Numbers]]  # metric → what was counted in each row, and out of how much
 
 
+def is_total(metric: str) -> bool:
+    """Return whether a figure is a number of rows."""
+    return metric.split(".", maxsplit=1)[0] in TOTALS
+
+
+def providers_of(places: pd.DataFrame) -> list[str]:
+    """Return the names that figures are put down for: `ALL` and, if there are several, each provider.
+
+    A control is never put together with others.
+    """
+    alone = sorted(places["provider"].unique())
+    if any(name == QUERIES or name.startswith(CONTROL) for name in alone):
+        return alone
+    return [ALL, *(alone if len(alone) > 1 else [])]
+
+
+def groups_of(places: pd.DataFrame) -> Iterator[tuple[int, str, Ids]]:
+    """Yield each level, each of its names, and the numbers of their rows."""
+    names = providers_of(places)
+    for level in sorted(places["level"].unique()):
+        for name in names:
+            chosen = (places["level"] == level) & ((name == ALL) | (places["provider"] == name))
+            if chosen.any():
+                yield int(level), name, np.flatnonzero(chosen)
+
+
 @dataclass
 class Figures:
     """The rows of the table `quality`; `videos` numbers the videos for the resamples."""
@@ -53,30 +80,34 @@ class Figures:
     rows: list[dict[str, Any]] = field(default_factory=list)
     votes: dict[tuple[int, str], dict[str, Verdict]] = field(default_factory=dict)  # by level and provider; by judge
 
+    def places(self, rows: pa.Table | Sequence[Negative]) -> pd.DataFrame:
+        """Return `level`, `provider` and `video` (its number) of rows of `measures`, or of negatives."""
+        if not isinstance(rows, pa.Table):
+            names = (("level", pa.int8()), ("provider", pa.string()), ("vid", pa.string()))
+            rows = pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in names})
+        frame = rows.select(["level", "provider", "vid"]).to_pandas(categories=["provider", "vid"])
+        return frame.assign(video=frame.pop("vid").map(self.videos).astype(np.int64))
+
     def put(self, level: int, provider: str, metric: str, estimate: Estimate | float) -> None:
         """Add a figure, with `metric.low` and `metric.high` if it has an interval; undefined figures are left out."""
         estimate = estimate if isinstance(estimate, Estimate) else Estimate(float(estimate))
-        if not isfinite(estimate.value):
-            return
         named = {metric: estimate.value, f"{metric}.low": estimate.low, f"{metric}.high": estimate.high}
-        row = {"level": level, "provider": provider}
-        self.rows += [
-            {**row, "metric": name, "value": round(value, DECIMALS)}
-            for name, value in named.items()
-            if not isnan(value)
-        ]
+        for name, value in named.items() if isfinite(estimate.value) else ():
+            if not isnan(value):
+                row = {"level": level, "provider": provider, "metric": name, "value": round(value, DECIMALS)}
+                self.rows.append(row)
 
-    def put_columns(self, places: "Places", columns: Columns) -> None:
+    def put_columns(self, places: pd.DataFrame, columns: Columns) -> None:
         """Add the sum of each column that is a total, and the share or mean of any other."""
-        for level, name, chosen in places.groups():
+        numbers = places["video"].to_numpy()
+        for level, name, chosen in groups_of(places):
             for metric, (counted, out_of) in columns.items():
                 mine = chosen[out_of[chosen] > 0]
-                videos, numerators = places.videos[mine], counted[mine].astype(np.float64)
+                videos, numerators = numbers[mine], counted[mine].astype(np.float64)
                 if len(mine) and is_total(metric):
                     self.put(level, name, metric, self.resamples.total(videos, numerators))
                 elif len(mine):
-                    denominators = out_of[mine].astype(np.float64)
-                    self.put(level, name, metric, self.share(videos, numerators, denominators))
+                    self.put(level, name, metric, self.share(videos, numerators, out_of[mine].astype(np.float64)))
 
     def put_verdicts(self, own: Collection[str]) -> None:
         """Add the verdict on each level; providers in `own` take their words from the model that judges."""
@@ -92,49 +123,6 @@ class Figures:
         return wilson(found.value * (size := len(np.unique(videos))), size) if is_extreme else found
 
 
-class Places:
-    """Level, provider and video of rows of `measures`, or of negatives; `videos` numbers the videos."""
-
-    def __init__(self, rows: pa.Table | Sequence[Negative], videos: Mapping[str, int]) -> None:
-        if not isinstance(rows, pa.Table):
-            names = (("level", pa.int8()), ("provider", pa.string()), ("vid", pa.string()))
-            rows = pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in names})
-        self.levels: Ids = rows["level"].to_numpy().astype(np.int64)
-        self.codes, self.providers = _codes(rows["provider"])
-        vids, names_of_videos = _codes(rows["vid"])
-        numbers = np.array([videos[name] for name in names_of_videos], dtype=np.int64)
-        self.videos: Ids = numbers[vids] if len(rows) else np.zeros(0, dtype=np.int64)
-
-    def names(self) -> list[tuple[str, int | None]]:
-        """Return the names that figures are put down for: all providers together and, if there are several, each.
-
-        A control is never put together with others.
-        """
-        alone: list[tuple[str, int | None]] = sorted((name, code) for code, name in enumerate(self.providers))
-        if any(name == QUERIES or name.startswith(CONTROL) for name in self.providers):
-            return alone
-        return [(ALL, None), *(alone if len(alone) > 1 else [])]
-
-    def groups(self) -> Iterator[tuple[int, str, Ids]]:
-        """Yield each level, each name, and the numbers of their rows."""
-        for level in np.unique(self.levels):
-            for name, code in self.names():
-                chosen = (self.levels == level) & (True if code is None else self.codes == code)
-                if chosen.any():
-                    yield int(level), name, np.flatnonzero(chosen)
-
-
-def _codes(column: pa.ChunkedArray) -> tuple[Ids, list[str]]:
-    """Return a number for each row's text, and the texts by number."""
-    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
-
-
-def is_total(metric: str) -> bool:
-    """Return whether a figure is a number of rows."""
-    return metric.split(".", maxsplit=1)[0] in TOTALS
-
-
 def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> Columns:
     """Add the figures of the table `measures`; return the columns of those that are shares."""
     slots, ones = _numbers(measures, "slots"), np.ones(len(measures), dtype=np.int8)
@@ -144,12 +132,13 @@ def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> 
     columns |= {name: (_numbers(measures, name), slots) for name in ("same_slot_class", "equal_to_original")}
     is_judged = measures["may_be_true"].is_valid().cast(pa.int8()).to_numpy()
     columns["may_be_true"] = _numbers(measures, "may_be_true"), is_judged
-    figures.put_columns(Places(measures, figures.videos), columns)
-    put_equalities(measures, reference, figures)
+    places = figures.places(measures)
+    figures.put_columns(places, columns)
+    put_equalities(measures, places, reference, figures)
     return columns
 
 
-def put_equalities(measures: pa.Table, reference: Reference, figures: Figures) -> None:
+def put_equalities(measures: pa.Table, places: pd.DataFrame, reference: Reference, figures: Figures) -> None:
     """Add the numbers of rows that equal a query or show what is held out."""
     names = {
         "copies": "copy",
@@ -166,8 +155,8 @@ def put_equalities(measures: pa.Table, reference: Reference, figures: Figures) -
         for split in reference.tests:
             of_split = np.array([split in several for several in splits], dtype=np.int8)
             equalities[f"leaks.{split}"] = of_split * (1 - trained)
-    ones, places = np.ones(len(measures), dtype=np.int8), Places(measures, figures.videos)
-    for level, name, chosen in places.groups():
+    ones = np.ones(len(measures), dtype=np.int8)
+    for level, name, chosen in groups_of(places):
         figures.put(level, name, "rows", len(chosen))
     figures.put_columns(places, {name: (counted, ones) for name, counted in equalities.items()})
 
@@ -180,26 +169,26 @@ def _numbers(rows: pa.Table, name: str) -> Numbers:
     return numbers
 
 
-def put_similarity(qids: Sequence[str], cosines: Floats, places: Places, figures: Figures) -> None:
+def put_similarity(qids: Sequence[str], cosines: Floats, places: pd.DataFrame, figures: Figures) -> None:
     """Add the mean cosine to the query, the share of paraphrases, and whether cosines fall from level to level."""
-    if not len(cosines):
-        return
     ones = np.ones(len(cosines), dtype=np.int8)
     paraphrases = (cosines > PARAPHRASE).astype(np.int8)
     figures.put_columns(places, {"similarity": (cosines, ones), "paraphrases": (paraphrases, ones)})
-    queries = np.unique(np.array(qids), return_inverse=True)[1]
-    order = np.lexsort((places.levels, queries))  # stable: rows of one level stay in their order
-    queries, codes, videos = queries[order], places.codes[order], places.videos[order]
-    starts = np.flatnonzero(np.diff(queries, prepend=-1))
-    sizes = np.diff(starts, append=len(cosines))
-    falls = np.diff(cosines[order], prepend=np.inf) < 0
-    falls[starts] = True  # the first level of a query has none before it
-    has_one_provider = np.logical_and.reduceat(codes == np.repeat(codes[starts], sizes), starts)
-    fall = np.logical_and.reduceat(falls, starts).astype(np.float64)
-    for name, code in places.names():
-        mine = (sizes > 1) & (True if code is None else has_one_provider & (codes[starts] == code))
-        if mine.any():
-            share = figures.resamples.ratio(videos[starts][mine], fall[mine], np.ones(int(mine.sum())))
+    rows = places.assign(qid=pd.Categorical(qids), cosine=cosines).sort_values(["qid", "level"], kind="stable")
+    rows["falls"] = ~(rows.groupby("qid", observed=True)["cosine"].diff() >= 0)  # the first level has none before it
+    queries = rows.groupby("qid", observed=True).agg(
+        size=("level", "size"),
+        falls=("falls", "all"),
+        video=("video", "first"),
+        provider=("provider", "first"),
+        providers=("provider", "nunique"),
+    )
+    for name in providers_of(places):
+        is_own = (queries["providers"] == 1) & (queries["provider"] == name)
+        mine = queries[(queries["size"] > 1) & ((name == ALL) | is_own)]
+        if len(mine):
+            falls = mine["falls"].to_numpy(np.float64)
+            share = figures.resamples.ratio(mine["video"].to_numpy(), falls, np.ones(len(mine)))
             figures.put(EVERY_LEVEL, name, "hierarchy", share)
 
 
@@ -241,13 +230,13 @@ def blind_auc(
 
 def put_blind_auc(rows: Sequence[Negative], unit: str, figures: Figures) -> None:
     """Add the AUC of a blind classifier."""
-    places = Places(rows, figures.videos)
-    for level, name, chosen in places.groups():
+    places = figures.places(rows)
+    for level, name, chosen in groups_of(places):
         if len(chosen) < MIN_ROWS:
             continue
         queries, negatives = [rows[i].query for i in chosen], [rows[i].negative for i in chosen]
-        area = blind_auc(queries, negatives, places.videos[chosen], figures.resamples, unit)
-        if area:
+        videos = places["video"].to_numpy()[chosen]
+        if area := blind_auc(queries, negatives, videos, figures.resamples, unit):
             figures.put(level, name, "blind_auc" if unit == "words" else f"blind_auc.{unit}", area)
 
 
@@ -285,7 +274,7 @@ def put_likelihood(
         less = np.array([scores[row.negative] - scores[row.query] for row in group], dtype=np.float64)
         known = np.isfinite(less).astype(np.int8)
         columns = {"likelihood.difference": (less, known), "likelihood.within_1_nat": (less >= -1, known)}
-        figures.put_columns(Places(group, figures.videos), columns)
+        figures.put_columns(figures.places(group), columns)
     filled = [row for row in rows if (row.qid, row.level) in fills]
     texts = [(row.negative, fills[row.qid, row.level], row.query) for row in filled]
     means = np.array([[scores[text] for text in several] for several in texts]).reshape(-1, 3)
@@ -294,18 +283,17 @@ def put_likelihood(
 
 def put_place_between(rows: Sequence[Negative], means: Floats, metric: str, figures: Figures) -> None:
     """Add where the rows lie between random fills (0) and queries (1); `means` are those of row, random fill, query."""
-    places = Places(rows, figures.videos)
-    for level, name, chosen in places.groups():
+    places = figures.places(rows)
+    for level, name, chosen in groups_of(places):
         known = chosen[np.isfinite(means[chosen]).all(axis=1)]
         if not len(known):
             continue
+        videos = places["video"].to_numpy()[known]
         estimate = figures.resamples.estimate(
-            places.videos[known],
-            means[known],
-            lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1]),
+            videos, means[known], lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1])
         )
         figures.put(level, name, metric, estimate)
-        vote = verdict_of(estimate, len(known), len(np.unique(places.videos[known])))
+        vote = verdict_of(estimate, len(known), len(np.unique(videos)))
         figures.votes.setdefault((level, name), {})[metric] = vote
 
 
@@ -331,12 +319,12 @@ def put_relations(
             query = [] if row.provider == QUERIES else parsed[row.query]
             counts[name][index] = attested(parsed[row.negative], query, human)
         columns = {"attested_relations": (counts[name][:, 0], counts[name][:, 1])}
-        figures.put_columns(Places(group, figures.videos), columns)
-    places, controls = Places(rows, figures.videos), Places(randoms, figures.videos)
-    for level, name, chosen in places.groups():
-        own = np.flatnonzero(controls.levels == level)
+        figures.put_columns(figures.places(group), columns)
+    places, controls = figures.places(rows), figures.places(randoms)
+    for level, name, chosen in groups_of(places):
+        own = np.flatnonzero(controls["level"] == level)
         sums = np.zeros((len(chosen) + len(own), 4))
         sums[: len(chosen), :2], sums[len(chosen) :, 2:] = counts["rows"][chosen], counts["randoms"][own]
-        videos = np.concatenate([places.videos[chosen], controls.videos[own]])
+        videos = np.concatenate([places["video"].to_numpy()[chosen], controls["video"].to_numpy()[own]])
         gain = figures.resamples.estimate(videos, sums, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
         figures.put(level, name, "attested_relations.above_random", gain)

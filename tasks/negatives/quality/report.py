@@ -36,7 +36,6 @@ from penumbra.tasks.negatives.quality.figures import (
     RANDOM_FILLS,
     Columns,
     Figures,
-    Places,
     put_blind_auc,
     put_likelihood,
     put_measures,
@@ -100,7 +99,7 @@ def put_cosines(rows: Sequence[Negative], encoding: Encoding, figures: Figures) 
     texts = sorted({text for row in rows for text in (row.query, row.negative)})
     vectors = dict(zip(texts, encode(texts, encoding), strict=True))
     cosines = np.array([float(vectors[row.query] @ vectors[row.negative]) for row in rows], dtype=np.float64)
-    put_similarity([row.qid for row in rows], cosines, Places(rows, figures.videos), figures)
+    put_similarity([row.qid for row in rows], cosines, figures.places(rows), figures)
 
 
 def put_samples(
@@ -294,7 +293,7 @@ class Quality(Stage):
         columns = put_measures(measures, reference, figures)
         known = measures.filter(measures["similarity"].is_valid())
         if len(known):
-            put_similarity(known["qid"].to_pylist(), known["similarity"].to_numpy(), Places(known, videos), figures)
+            put_similarity(known["qid"].to_pylist(), known["similarity"].to_numpy(), figures.places(known), figures)
         queries = measures["qid"].unique().to_pylist()
         most = max(MOST_QUERIES, config.sample) if config.sample else len(queries)
         wanted = draw(queries, most) if most < len(queries) else None

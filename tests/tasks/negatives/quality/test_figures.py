@@ -9,14 +9,7 @@ from spacy.language import Language
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.checks import LeakageFilter, normal_form
-from penumbra.tasks.negatives.quality.figures import (
-    Figures,
-    Places,
-    attested,
-    blind_auc,
-    put_plausibility,
-    put_similarity,
-)
+from penumbra.tasks.negatives.quality.figures import Figures, attested, blind_auc, put_plausibility, put_similarity
 from penumbra.tasks.negatives.quality.negatives import Negative
 from penumbra.tasks.negatives.quality.page import figures_by_name
 from penumbra.tasks.negatives.quality.reference import (
@@ -78,7 +71,7 @@ def test_cosines_fall_from_level_to_level_or_not() -> None:
     videos = {vid: number for number, vid in enumerate(dict.fromkeys(row.vid for row in rows))}
     figures = Figures(videos, Resamples(len(videos), 0, 0))
     cosines = np.array([row.similarity for row in rows], dtype=np.float64)
-    put_similarity([row.qid for row in rows], cosines, Places(rows, videos), figures)
+    put_similarity([row.qid for row in rows], cosines, figures.places(rows), figures)
     known = figures_by_name(figures.rows)
     assert known[0, "all", "hierarchy"] == 0.5, "falls and both do, stays and rises do not"
     assert known[0, "a", "hierarchy"] == 0.5
