@@ -12,12 +12,13 @@ part in the middle to its last one. Finally the same command runs twice with all
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,38 +43,27 @@ SETTLED = 5  # parts in the middle before the rate and memory of a stage are mea
 POLL = 0.5  # seconds
 
 
-def first_parts(videos: dict[str, Any]) -> dict[str, Any]:
-    """Return the first videos, which fill eight parts; raise `ValueError` if there are too few."""
-    taken, rows, parts = dict[str, Any](), 0, 0
-    for vid, video in videos.items():
-        if rows >= ROWS_A_PART:
-            rows, parts = 0, parts + 1
-        if parts == PARTS:
-            return taken
-        taken[vid] = video
-        rows += len(video["sentences"])
-    raise ValueError(f"{SOURCE} has less than {PARTS} parts of training queries")
-
-
 def prefix(copy: int) -> str:
     return f"{copy:04d}-"
 
 
 def write_datasets(folder: Path, queries: int) -> int:
-    """Write both data sets; return the number of copies in the larger one."""
+    """Write both data sets; return the number of copies in the larger one, or raise `ValueError` if parts lack."""
     source = data_folder() / SOURCE
-    videos = first_parts(json.loads((source / "train.json").read_text(encoding="utf-8")))
+    videos, rows, parts = dict[str, Any](), 0, 0
+    for vid, video in json.loads((source / "train.json").read_text(encoding="utf-8")).items():
+        rows, parts = (0, parts + 1) if rows >= ROWS_A_PART else (rows, parts)
+        if parts == PARTS:
+            break
+        videos[vid] = video
+        rows += len(video["sentences"])
+    else:
+        raise ValueError(f"{SOURCE} has less than {PARTS} parts of training queries")
     copies = -(-queries // sum(len(video["sentences"]) for video in videos.values()))
     for name, numbers in ((ONCE, [0]), (MANY, range(copies))):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for file in source.glob("*.json"):
-            if file.stem != "train":
-                (folder / name / file.name).write_bytes(file.read_bytes())
-        with (folder / name / "train.json").open("w", encoding="utf-8") as stream:
-            for start, number in zip(["{", *[","] * copies], numbers, strict=False):
-                renamed = {f"{prefix(number)}{vid}": video for vid, video in videos.items()}
-                stream.write(start + json.dumps(renamed)[1:-1])
-            stream.write("}")
+        shutil.copytree(source, folder / name, ignore=lambda _, files: [it for it in files if not it.endswith(".json")])
+        renamed = {f"{prefix(number)}{vid}": video for number in numbers for vid, video in videos.items()}
+        (folder / name / "train.json").write_text(json.dumps(renamed), encoding="utf-8")
     return copies
 
 
@@ -95,82 +85,54 @@ def renamed(rows: pa.Table, copy: int) -> pa.Table:
     return rows
 
 
-@dataclass
-class Replica:
-    """The parts of an artifact of the large data set that are copies of the small one's parts."""
-
-    store: Store
-    once: Artifact
-    many: Artifact
-    copies: int
-
-    def write(self, left_out: range) -> None:
-        """Write all parts except some."""
-        refusals = self.store.rejected(self.once)
-        for source, record in enumerate(self.store.manifest(self.once).parts):
-            rows, refused = self.store.part(self.once, source), next(refusals) if record.rejected else None
-            for index, copy in self._places(source):
-                if index not in left_out:
-                    told = renamed(refused, copy).to_pylist() if refused else []
-                    notes = Counter(record.notes)
-                    part = Part(renamed(rows, copy), record.taken, record.kept, told, notes, record.cost_usd)
-                    self.store.write(self.many, index, part)
-
-    def _places(self, source: int) -> list[tuple[int, int]]:
-        """Yield the index of each copy of a part in the large data set, and the number of the copy."""
-        if source < PARTS:
-            return [(copy * PARTS + source, copy) for copy in range(self.copies)]
-        return [((self.copies - 1) * PARTS + source, 0)]
+def write_copies(store: Store, once: Artifact, many: Artifact, copies: int, left_out: range) -> None:
+    """Write the parts of the large data set that are copies of the small one's parts, except some."""
+    refusals = store.rejected(once)
+    for source, record in enumerate(store.manifest(once).parts):
+        rows, refused = store.part(once, source), next(refusals) if record.rejected else None
+        places = [(copy * PARTS + source, copy) for copy in range(copies)]
+        for index, copy in places if source < PARTS else [((copies - 1) * PARTS + source, 0)]:
+            if index not in left_out:
+                rejected = renamed(refused, copy).to_pylist() if refused else []
+                about = record.taken, record.kept, rejected, Counter(record.notes), record.cost_usd
+                store.write(many, index, Part(renamed(rows, copy), *about))
 
 
 @dataclass
 class Watched:
-    """A command, and the bytes of memory of its process and of each worker over time."""
+    """A command, and over time the gigabytes of memory of its process and of its largest worker."""
 
     command: tuple[str, ...]
     seconds: float = 0.0
-    held: list[tuple[float, int, int]] = field(
-        default_factory=list
-    )  # time, memory of the run, memory of the largest worker
+    held: list[tuple[float, float, float]] = field(default_factory=list)  # time, the run, the worker
 
     def run(self) -> "Watched":
         """Run the command; raise `RuntimeError` with the end of its output if it fails."""
         start = time.perf_counter()
-        with tempfile.TemporaryFile("w+") as said:
-            process = subprocess.Popen(self.command, stdout=said, stderr=subprocess.STDOUT)
-            watch = threading.Thread(target=self._watch, args=(psutil.Process(process.pid),), daemon=True)
-            watch.start()
-            code = process.wait()
+        with tempfile.TemporaryFile("w+") as output:
+            process = psutil.Popen(self.command, stdout=output, stderr=subprocess.STDOUT)
+            while process.poll() is None:
+                with suppress(psutil.Error):
+                    workers = [child for child in process.children() if "spawn_main" in " ".join(child.cmdline())]
+                    most = max((child.memory_info().rss for child in workers), default=0)
+                    self.held.append((time.time(), process.memory_info().rss / 1e9, most / 1e9))
+                with suppress(psutil.TimeoutExpired):
+                    process.wait(POLL)
             self.seconds = time.perf_counter() - start
-            watch.join()
-            said.seek(0)
-            if code:
-                raise RuntimeError(f"{' '.join(self.command)} ended with {code}: {said.read()[-3000:]}")
+            output.seek(0)
+            if process.returncode:
+                raise RuntimeError(f"{' '.join(self.command)} ended with {process.returncode}: {output.read()[-3000:]}")
         return self
-
-    def _watch(self, process: psutil.Process) -> None:
-        while True:
-            try:
-                own, workers = process.memory_info().rss, [0]
-                for child in process.children():
-                    if any("spawn_main" in word for word in child.cmdline()):
-                        workers.append(child.memory_info().rss)
-            except psutil.Error:
-                if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                    return
-                continue
-            self.held.append((time.time(), own, max(workers)))
-            time.sleep(POLL)
 
     def between(self, start: float, end: float) -> list[tuple[float, float]]:
         """Return the gigabytes of the run and of its largest worker between two times."""
-        return [(own / 1e9, worker / 1e9) for at, own, worker in self.held if start <= at <= end]
+        return [(own, worker) for at, own, worker in self.held if start <= at <= end] or [(0.0, 0.0)]
 
 
 def stage_lines(store: Store, watched: Watched, works: dict[Artifact, Work], middle: range) -> Iterator[str]:
     for artifact in works:
         manifest = store.manifest(artifact)
-        held = watched.between(manifest.started.timestamp(), manifest.ended.timestamp()) or [(0.0, 0.0)]
+        held = watched.between(manifest.started.timestamp(), manifest.ended.timestamp())
         line = (
             f"{artifact.stage:20}{manifest.rows:>12,} rows {manifest.seconds:8.1f} s   the run {max(held)[0]:4.2f} GB"
         )
@@ -178,7 +140,7 @@ def stage_lines(store: Store, watched: Watched, works: dict[Artifact, Work], mid
             written = sorted((Path(artifact.path) / part_name(index)).stat().st_mtime for index in middle)
             start, end = written[min(SETTLED, len(written) - 2)], written[-1]
             each = (end - start) / (len(written) - 1 - SETTLED)
-            workers = [worker for _, worker in watched.between(start, end)] or [0.0]
+            workers = [worker for _, worker in watched.between(start, end)]
             hours = each * len(manifest.parts) / 3600
             line += f", a worker {workers[0]:4.2f} to {workers[-1]:4.2f} GB, at most {max(workers):4.2f}"
             line += f"; {each:5.2f} s a part, all {hours:5.2f} h"
@@ -213,7 +175,7 @@ def measure(folder: Path, queries: int, parts: int) -> None:
     for source, copied in zip(planned(ONCE), works, strict=True):  # the same stages, in the same order
         if copied.stage in IN_PARTS:
             start = time.perf_counter()
-            Replica(store, source, copied, copies).write(middle)
+            write_copies(store, source, copied, copies, middle)
             size = sum(store.files.below(path_of(copied)).values()) / 1e9
             print(f"{copied.stage}: copied in {time.perf_counter() - start:.0f} s, {size:.2f} GB", flush=True)
     watched = Watched((*FLOW, MANY)).run()

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,21 +26,20 @@ SOUND = "0 faults, 0 not finished"
 GOOD = (SAME, STOPPED_WITH_MESSAGE, RECOMPUTED)
 
 
+Damage = Callable[[Place], object]  # changes the store or its surroundings
+OfFile = Callable[[Path], object]
+
+
 @dataclass(frozen=True)
 class Kind:
     """A damage, and the flow that runs after it.
 
-    Args:
-        name: description
-        damage: damages the store or its surroundings
-        flow: the flow that runs then
-        changes_input: the damage changes the data set, so that new artifacts must be made in addition to the old ones
-        is_unnoticed: `verify` does not check what is damaged
-
+    `changes_input`: the data set is damaged, so that new artifacts are made in addition to the old ones.
+    `is_unnoticed`: `verify` does not check what is damaged.
     """
 
     name: str
-    damage: Callable[[Place], object]
+    damage: Damage
     flow: str = "full-pipeline"
     changes_input: bool = False
     is_unnoticed: bool = False
@@ -59,18 +58,32 @@ class Case:
         return self.outcome in GOOD and (self.verify != SOUND or self.kind.is_unnoticed)
 
 
+# -- what is damaged ---------------------------------------------------------------------------------------------------
+
+
 def part(place: Place, stage: str, number: int = 0) -> Path:
     """Return a part of the only artifact of a stage, counted from the first (0) or the last (-1)."""
     return sorted(place.store.glob(f"{NAME}/{stage}/*/part-*.parquet"))[number]
 
 
-def file_of(place: Place, stage: str, name: str = "_manifest.json") -> Path:
-    """Return another file of the artifact."""
-    return next(place.store.glob(f"{NAME}/{stage}/*/{name}"))
+def in_part(stage: str, damage: OfFile, number: int = 0) -> Damage:
+    return lambda place: damage(part(place, stage, number))
 
 
-def weights(place: Place, name: str) -> Path:
-    return next(place.store.glob(f".runs/{NAME}/*/{name}"))
+def in_file(stage: str, damage: OfFile, name: str = "_manifest.json") -> Damage:
+    return lambda place: damage(next(place.store.glob(f"{NAME}/{stage}/*/{name}")))
+
+
+def in_run(name: str, damage: OfFile, *without: str) -> Damage:
+    """Damage a file of the training; the artifacts of some stages are removed."""
+    return several(
+        *(lambda place, stage=stage: shutil.rmtree(place.store / NAME / stage) for stage in without),
+        lambda place: damage(next(place.store.glob(f".runs/{NAME}/*/{name}"))),
+    )
+
+
+def several(*damages: Damage) -> Damage:
+    return lambda place: [damage(place) for damage in damages]
 
 
 def flip(path: Path, at: float = 0.5) -> None:
@@ -85,197 +98,132 @@ def cut(path: Path, to: float = 0.5) -> None:
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * to)])
 
 
-def stray(path: Path, name: str) -> None:
-    """Copy a part to another name in its artifact's folder."""
-    (path.parent / name).parent.mkdir(exist_ok=True)
-    shutil.copyfile(path, path.parent / name)
+def stray(name: str) -> OfFile:
+    """Return a damage that copies a part to another name in its artifact's folder."""
+
+    def damage(path: Path) -> None:
+        (path.parent / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, path.parent / name)
+
+    return damage
 
 
-def link(path: Path, target: Path) -> None:
-    """Move a file and leave a link to it."""
+def edited(old: str, new: str) -> OfFile:
+    """Return a damage that replaces the first match in a file."""
+
+    def damage(path: Path) -> None:
+        content, times = re.subn(old, new, path.read_text(), count=1)
+        if not times:
+            raise ValueError(f"{path} has no {old}")
+        path.write_text(content)
+
+    return damage
+
+
+def link(place: Place) -> None:
+    path, target = part(place, "masks"), place.folder / "elsewhere.parquet"
     shutil.move(path, target)
     path.symlink_to(target)
 
 
-def edit(path: Path, old: str, new: str) -> None:
-    """Replace the first match in a file."""
-    content, times = re.subn(old, new, path.read_text(), count=1)
-    if not times:
-        raise ValueError(f"{path} has no {old}")
-    path.write_text(content)
-
-
-def swap(one: Path, other: Path) -> None:
+def swap(place: Place) -> None:
+    one, other = part(place, "fills"), part(place, "fills", -1)
     content = one.read_bytes()
     shutil.copyfile(other, one)
     other.write_bytes(content)
 
 
-def without(place: Place, *stages: str) -> Place:
-    """Remove the artifacts of these stages; return the place."""
-    for stage in stages:
-        shutil.rmtree(place.store / NAME / stage)
-    return place
-
-
-def extra(place: Place, stage: str) -> None:
-    """Add a superfluous part."""
-    shutil.copyfile(part(place, stage), part(place, stage).with_name("part-00077.parquet"))
-
-
-def several(*damages: Callable[[Place], object]) -> Callable[[Place], None]:
-    """Return a damage that consists of several."""
-
-    def damage(place: Place) -> None:
-        for one in damages:
-            one(place)
-
-    return damage
+WAYS: dict[str, OfFile] = {"cut in half": cut, "a bit flipped": flip, "deleted": Path.unlink}
+TAGS_GONE = in_file("tags", Path.unlink)
+FLIPPED = {"annotations": 0, "tags": 1, "fills": -1, "dictionary": 0, "negatives": 0, "text_features": 0}
+FLIPPED |= {"video_features": -1, "predictions": 0, "evaluation": 0, "metrics": 0}
+PARTS: dict[str, Damage] = {
+    **{f"part {number} of {stage}: a bit flipped": in_part(stage, flip, number) for stage, number in FLIPPED.items()},
+    "a part cut in half": in_part("masks", cut),
+    "a part's last byte missing": in_part("masks", lambda path: cut(path, 0.9999), -1),
+    "a part emptied": in_part("embeddings", lambda path: cut(path, 0.0)),
+    "a part replaced by another": lambda place: shutil.copyfile(part(place, "tags"), part(place, "tags", 1)),
+    "two parts swapped": swap,
+    "a part deleted": in_part("negatives", Path.unlink, 1),
+    "all parts deleted": several(*[in_part("tags", Path.unlink)] * 4),
+    "an extra part": in_part("masks", stray("part-00077.parquet")),
+    "a stray Parquet file": in_part("masks", stray("more.parquet")),
+    "a stray folder": in_part("masks", stray("level=2/more.parquet")),
+    "a part that is a link elsewhere": link,
+    "rejected rows: a bit flipped": in_file("negatives", flip, "_rejected/part-*.parquet"),
+    "rejected rows deleted": in_file("negatives", Path.unlink, "_rejected/part-*.parquet"),
+    "an artifact's folder deleted": lambda place: shutil.rmtree(place.store / NAME / "masks"),
+}
+EDITS = {
+    "rows": ('"rows": [0-9]+', '"rows": 7'),
+    "its digest emptied": ('"sha256": "[0-9a-f]+"(?=\\n})', '"sha256": ""'),
+    "its digest removed": (',\\n "sha256": "[0-9a-f]+"(?=\\n})', ""),
+    "a parameter": ('"candidates": 2', '"candidates": 3'),
+    "a part's digest": ('"sha256": "..', '"sha256": "00'),
+    "a parent's key": ('"key": "', '"key": "0'),
+    "other data set": ('"dataset": "corner"', '"dataset": "other"'),
+    "data set `..`": ('"dataset": "corner"', '"dataset": ".."'),
+}
+MANIFESTS: dict[str, Damage] = {
+    "manifest deleted": TAGS_GONE,
+    "manifest deleted, a bit of a part flipped": several(TAGS_GONE, in_part("tags", flip, 1)),
+    "manifest deleted, an extra part": several(TAGS_GONE, in_part("tags", stray("part-00077.parquet"))),
+    **{f"manifest of {stage} cut in half": in_file(stage, cut) for stage in ("masks", "metrics")},
+    "manifest emptied": in_file("annotations", lambda path: cut(path, 0.0)),
+    "manifest: a bit flipped": in_file("negatives", flip),
+    "manifest is no text": in_file("fills", lambda path: path.write_bytes(bytes(range(128, 256)))),
+    "manifest is a list": in_file("fills", lambda path: path.write_text("[1, 2]")),
+    **{f"manifest edited: {what}": in_file("fills", edited(*change)) for what, change in EDITS.items()},
+    "manifest of another artifact": in_file(
+        "masks", lambda path: shutil.copyfile(path, next((path.parents[2] / "fills").glob("*/_manifest.json")))
+    ),
+}
+CUT_BEFORE = (  # manifests that are cut in half before another flow reads them
+    *(("negatives", "extract-features"), ("negatives", "train-grounding"), ("video_features", "train-grounding")),
+    *(("metrics", "evaluate-grounding"), ("negatives", "evaluate-grounding"), ("tags", "evaluate-grounding")),
+)
 
 
 def kinds() -> Iterator[Kind]:
-    yield from of_parts()
-    yield from of_manifests()
-    yield from of_trainings()
-    yield from of_sources()
-
-
-def of_parts() -> Iterator[Kind]:
-    """Yield damages of parts, rejected rows and records."""
-    for stage, number, where in (
-        ("annotations", 0, "the first"),
-        ("tags", 1, "a middle"),
-        ("fills", -1, "the last"),
-        ("dictionary", 0, "the only"),
-        ("negatives", 0, "the first"),
-        ("text_features", 0, "the first"),
-        ("video_features", -1, "the last"),
-        ("predictions", 0, "the first"),
-        ("evaluation", 0, "the only"),
-        ("metrics", 0, "the only"),
-    ):
-        yield Kind(f"{where} part of {stage}: a bit flipped", lambda p, s=stage, n=number: flip(part(p, s, n)))
-    yield Kind("a part cut in half", lambda p: cut(part(p, "masks")))
-    yield Kind("a part's last byte missing", lambda p: cut(part(p, "masks", -1), 0.9999))
-    yield Kind("a part emptied", lambda p: cut(part(p, "embeddings"), 0.0))
-    yield Kind("a part replaced by another", lambda p: shutil.copyfile(part(p, "tags"), part(p, "tags", 1)))
-    yield Kind("two parts swapped", lambda p: swap(part(p, "fills"), part(p, "fills", -1)))
-    yield Kind("a part deleted", lambda p: part(p, "negatives", 1).unlink())
-    yield Kind("all parts deleted", lambda p: [part(p, "tags").unlink() for _ in range(4)])
-    yield Kind("an extra part", lambda p: extra(p, "masks"))
-    yield Kind("a stray Parquet file", lambda p: stray(part(p, "masks"), "more.parquet"))
-    yield Kind("a stray folder", lambda p: stray(part(p, "masks"), "level=2/more.parquet"))
-    yield Kind("a part that is a link elsewhere", lambda p: link(part(p, "masks"), p.folder / "elsewhere.parquet"))
-    yield Kind("rejected rows: a bit flipped", lambda p: flip(file_of(p, "negatives", "_rejected/part-*.parquet")))
-    yield Kind("rejected rows deleted", lambda p: file_of(p, "negatives", "_rejected/part-*.parquet").unlink())
-    yield Kind("an artifact's folder deleted", lambda p: without(p, "masks"))
-    record = "_records/part-00001.json"
-    for damage, how in (
-        (lambda path: path.unlink(), "deleted"),
-        (cut, "cut in half"),
-        (lambda path: edit(path, '"kept":[0-9]+', '"kept":1'), "edited"),
-    ):
-        yield Kind(f"a part's record {how}", lambda p, d=damage: d(file_of(p, "fills", record)), is_unnoticed=True)
-        yield Kind(
-            f"a part's record {how}, the manifest deleted",
-            lambda p, d=damage: (d(file_of(p, "fills", record)), file_of(p, "fills").unlink()),
-        )
-
-
-def of_manifests() -> Iterator[Kind]:
-    """Yield damages of manifests, with or without their parts."""
-    gone = Kind("manifest deleted", lambda p: file_of(p, "tags").unlink())
-    yield gone
-    yield Kind("manifest deleted, a bit of a part flipped", several(gone.damage, lambda p: flip(part(p, "tags", 1))))
-    yield Kind("manifest deleted, an extra part", several(gone.damage, lambda p: extra(p, "tags")))
-    for stage in ("masks", "metrics"):
-        yield Kind(f"manifest of {stage} cut in half", lambda p, s=stage: cut(file_of(p, s)))
-    yield Kind("manifest emptied", lambda p: cut(file_of(p, "annotations"), 0.0))
-    yield Kind("manifest: a bit flipped", lambda p: flip(file_of(p, "negatives")))
-    yield Kind("manifest is no text", lambda p: file_of(p, "fills").write_bytes(bytes(range(128, 256))))
-    yield Kind("manifest is a list", lambda p: file_of(p, "fills").write_text("[1, 2]"))
-    for what, old, new in (
-        ("rows", '"rows": [0-9]+', '"rows": 7'),
-        ("its digest emptied", '"sha256": "[0-9a-f]+"(?=\\n})', '"sha256": ""'),
-        ("its digest removed", ',\\n "sha256": "[0-9a-f]+"(?=\\n})', ""),
-        ("a parameter", '"candidates": 2', '"candidates": 3'),
-        ("a part's digest", '"sha256": "..', '"sha256": "00'),
-        ("a parent's key", '"key": "', '"key": "0'),
-        ("other data set", '"dataset": "corner"', '"dataset": "other"'),
-        ("data set `..`", '"dataset": "corner"', '"dataset": ".."'),
-    ):
-        yield Kind(f"manifest edited: {what}", lambda p, o=old, n=new: edit(file_of(p, "fills"), o, n))
-    yield Kind("manifest of another artifact", lambda p: shutil.copyfile(file_of(p, "masks"), file_of(p, "fills")))
-    for stage, flow in (
-        ("negatives", "extract-features"),
-        ("negatives", "train-grounding"),
-        ("video_features", "train-grounding"),
-        ("metrics", "evaluate-grounding"),
-        ("negatives", "evaluate-grounding"),
-        ("tags", "evaluate-grounding"),
-    ):
-        yield Kind(f"manifest of {stage} cut in half, before {flow}", lambda p, s=stage: cut(file_of(p, s)), flow)
-
-
-def of_trainings() -> Iterator[Kind]:
-    """Yield damages of the inputs of training and evaluation, and of checkpoints."""
+    """Yield all kinds: of parts and records, of manifests, of what a training or evaluation reads, and of sources."""
+    yield from (Kind(name, damage) for name, damage in PARTS.items())
+    for how, way in {**WAYS, "edited": edited('"kept":[0-9]+', '"kept":1')}.items():
+        if how != "a bit flipped":
+            record = in_file("fills", way, "_records/part-00001.json")
+            yield Kind(f"a part's record {how}", record, is_unnoticed=True)
+            yield Kind(f"a part's record {how}, the manifest deleted", several(record, in_file("fills", Path.unlink)))
+    yield from (Kind(name, damage) for name, damage in MANIFESTS.items())
+    for stage, flow in CUT_BEFORE:
+        yield Kind(f"manifest of {stage} cut in half, before {flow}", in_file(stage, cut), flow)
     train, judge = "train-grounding", "evaluate-grounding"
+    no_metrics: Damage = lambda place: shutil.rmtree(place.store / NAME / "metrics")  # noqa: E731
     for stage in ("video_features", "text_features", "negatives"):
-        yield Kind(f"{stage} flipped before {train}", lambda p, s=stage: flip(part(without(p, "metrics"), s)), train)
-    for file in ("best-*.safetensors", "best.json"):
-        for damage, how in ((cut, "cut in half"), (flip, "a bit flipped"), (Path.unlink, "deleted")):
-            yield Kind(
-                f"weights ({file.replace('-*', '')}) {how} before {judge}",
-                lambda p, f=file, d=damage: d(weights(without(p, "predictions", "evaluation"), f)),
-                judge,
-                is_unnoticed=True,
-            )
-    for file in ("last-*.safetensors", "last.json"):
-        for damage, how in ((cut, "cut in half"), (flip, "a bit flipped")):
-            yield Kind(
-                f"checkpoint ({file.replace('-*', '')}) {how}, before {train} resumes",
-                lambda p, f=file, d=damage: d(weights(without(p, "metrics"), f)),
-                train,
-                is_unnoticed=True,
-            )
-    yield Kind(
-        f"an epoch's figure in last.json edited, before {train} resumes",
-        lambda p: edit(weights(without(p, "metrics"), "last.json"), r'"value": (\d)', r'"value": 1\1'),
-        train,
-        is_unnoticed=True,
-    )
+        yield Kind(f"{stage} flipped before {train}", several(no_metrics, in_part(stage, flip)), train)
+    for how, way in WAYS.items():
+        for file in ("best-*.safetensors", "best.json"):
+            damage = in_run(file, way, "predictions", "evaluation")
+            yield Kind(f"{file.replace('-*', '')} {how} before {judge}", damage, judge, is_unnoticed=True)
+        for file in ("last-*.safetensors", "last.json") if how != "deleted" else ():
+            damage = in_run(file, way, "metrics")
+            yield Kind(f"{file.replace('-*', '')} {how}, before {train} resumes", damage, train, is_unnoticed=True)
+    figure = in_run("last.json", edited(r'"value": (\d)', r'"value": 1\1'), "metrics")
+    yield Kind(f"an epoch's figure in last.json edited, before {train} resumes", figure, train, is_unnoticed=True)
+    change = edited(r"(\d)\.\d", r"\1.05")
+    yield Kind("the annotations changed", lambda p: change(p.dataset / "train.json"), "full-pipeline", True, True)
+    yield Kind("the annotations cut in half", lambda p: cut(p.dataset / "train.json"), is_unnoticed=True)
+    for how, way in WAYS.items():
+        video: Damage = lambda p, way=way: way(sorted((p.dataset / "videos").iterdir())[0])  # noqa: E731
+        yield Kind(f"a video {how}", video, "full-pipeline", True, True)
+    spoilt: dict[str, OfFile] = {"cut in half": cut, "emptied": lambda path: cut(path, 0.0)}
+    spoilt |= {"a bit flipped": lambda path: flip(path, 0.0), "replaced": lambda path: path.write_bytes(b"no database")}
+    for how, way in spoilt.items():
+        memory: Damage = lambda p, way=way: way(p.folder / "cache/penumbra/digests.sqlite")  # noqa: E731
+        yield Kind(f"the cache of digests {how}", memory, is_unnoticed=True)
+    leases: Damage = lambda p: [file.write_bytes(bytes(40)) for file in p.store.glob(".leases/*")]  # noqa: E731
+    yield Kind("the leases' files overwritten", leases, is_unnoticed=True)
 
 
-def of_sources() -> Iterator[Kind]:
-    """Yield damages of the data set's files and of the cache of digests."""
-    annotations, videos = "train.json", "videos"
-    yield Kind(
-        "the annotations changed in the middle",
-        lambda p: edit(p.dataset / annotations, r"(\d)\.\d", r"\1.05"),
-        changes_input=True,
-        is_unnoticed=True,
-    )
-    yield Kind("the annotations cut in half", lambda p: cut(p.dataset / annotations), is_unnoticed=True)
-    for damage, how in ((flip, "a bit flipped in the middle"), (cut, "cut in half"), (Path.unlink, "deleted")):
-        yield Kind(
-            f"a video: {how}",
-            lambda p, d=damage: d(sorted((p.dataset / videos).iterdir())[0]),
-            changes_input=True,
-            is_unnoticed=True,
-        )
-    memory = "cache/penumbra/digests.sqlite"
-    for damage, how in (
-        (cut, "cut in half"),
-        (lambda path: cut(path, 0.0), "emptied"),
-        (lambda path: flip(path, 0.0), "a bit flipped"),
-        (lambda path: path.write_bytes(b"no database"), "replaced"),
-    ):
-        yield Kind(f"the cache of digests: {how}", lambda p, d=damage: d(p.folder / memory), is_unnoticed=True)
-    yield Kind(
-        "the leases' files overwritten",
-        lambda p: [file.write_bytes(bytes(40)) for file in p.store.glob(".leases/*")],
-        is_unnoticed=True,
-    )
+# -- the campaign ------------------------------------------------------------------------------------------------------
 
 
 class Campaign:
@@ -334,17 +282,13 @@ def campaign(only: str = "", every: int = 1) -> list[Case]:
         return [here.case(kind) for kind in chosen]
 
 
-def table(cases: Sequence[Case]) -> str:
-    rows = [(case.kind.name, case.kind.flow, case.verify, case.outcome) for case in cases]
-    return markdown_table(("damage", "flow", "`verify`", "the next run"), rows, str)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="regular expression of the names of the kinds")
     parser.add_argument("--every", type=int, default=1, help="run one of this many kinds")
     cases = campaign(**vars(parser.parse_args()))
-    sys.stdout.write(table(cases) + "\n")
+    rows = [(case.kind.name, case.kind.flow, case.verify, case.outcome) for case in cases]
+    sys.stdout.write(markdown_table(("damage", "flow", "`verify`", "the next run"), rows, str) + "\n")
     return not all(case.is_good() for case in cases)
 
 
