@@ -37,9 +37,9 @@ PATIENCE = 120.0  # seconds that a run may take
 QUESTIONS = 48
 ENOUGH, SCARCE = 2.0, 0.12  # USD: for all questions with any fault, and for some of them
 LOST = WIRE | {"html", "body"}  # faults that lose an answer
-HALF_WRONG = {"foreign", "missing", "duplicate"}  # faults after which the first question is asked again
+HALF_WRONG = {"foreign", "missing"}  # faults after which the first question is asked again
 # faults after which all questions are asked again
-WRONG = {"answer", "prose", "long", "length", "null", "empty", "refusal", "blocked", "no_choices"}
+WRONG = {"answer", "prose", "length", "null", "refusal", "blocked", "no_choices"}
 STATUSES = (408, 429, 500, 502, 503, 504, 529)
 
 

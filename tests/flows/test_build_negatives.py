@@ -155,11 +155,8 @@ def test_the_graph_in_the_ui_is_the_dag(built: tuple[Store, Artifact]) -> None:
 def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) -> None:
     store, negatives = built
     before = {m.key: m.ended for m in store.find()}
-    again = build_negatives(
-        Dataset(name="dirty", folder=str(folder)),
-        filling=Filling(providers=["corpus", "random"], candidates=4),
-        judging=LIGHT,
-    )
+    filling = Filling(providers=["corpus", "random"], candidates=4)
+    again = build_negatives(Dataset(name="dirty", folder=str(folder)), filling=filling, judging=LIGHT)
     assert again.negatives == negatives
     assert {m.key: m.ended for m in store.find()} == before
 

@@ -160,19 +160,6 @@ def test_every_level_is_filled_and_the_same_run_again_sends_nothing(whole: Corne
     assert len(whole.server.requests()) == len(answered)
 
 
-def test_an_answer_outlives_its_artifact(corner_of: Corner) -> None:
-    negatives = corner_of.run("openai")
-    before = corner_of.fills(negatives)
-    sent = len(corner_of.server.requests())
-    for stage in ("fills", "negatives"):
-        shutil.rmtree(Path(os.environ["PENUMBRA_ARTIFACTS"]) / "corner" / stage)
-    after = corner_of.fills(corner_of.run("openai"))
-    assert len(corner_of.server.requests()) == sent
-    assert all(row.pop("cached") for row in after)
-    assert not any(row.pop("cached") for row in before)
-    assert after == before
-
-
 def test_a_data_set_that_has_grown_asks_only_for_what_is_new(corner_of: Corner, tmp_path: Path) -> None:
     corner_of.run("openai")
     before, old = corner_of.lines(), {qid for qid, _ in corner_of.levels()}

@@ -17,17 +17,13 @@ The numbers count the requests that `contains` selects, from 1, since the script
     reset        resets the connection (RST)       html       200 with an HTML page
     body         200 with `body` as the whole body (default: JSON cut off)
     answer       `content` instead of the model's  prose      words instead of JSON
-    fenced       the JSON between ``` fences       foreign    one value that was not offered
-    missing      a slot is left out                extra      a slot too many
-    duplicate    a key twice                       long       as many characters as the request allows
+    missing      a slot is left out                foreign    one value that was not offered
     length       cut off, finish reason length     null       content is null
-    empty        content is ""                     refusal    refused (Gemini: SAFETY)
-    blocked      content_filter (Gemini: promptFeedback.blockReason)
-    no_choices   an empty list                     model      another model's name, `model`
+    no_choices   an empty list                     refusal    refused (Gemini: SAFETY)
+    model        another model's name, `model`     blocked    content_filter (Gemini: promptFeedback.blockReason)
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,42 +74,25 @@ def choose(faults: list[Fault], body: str) -> Fault | None:
     return hits[0] if hits else None
 
 
-def spoil(fault: Fault, payload: dict[str, Any], offered: dict[str, list[str]], content: str) -> Answer:
+def spoil(fault: Fault, content: str) -> Answer:
     """Return the answer with the fault in it; faults of the connection or the status do not change it."""
-    entry, kind = fault.entry, fault.kind
-    if kind in ("foreign", "missing", "extra", "duplicate"):
-        return Answer(_spoil_slots(kind, json.loads(content), entry, offered))
-    form = payload.get("generationConfig", payload)
-    most = form.get("max_tokens") or form.get("max_completion_tokens") or form.get("maxOutputTokens") or 2500
-    answers: dict[str, Callable[[], Answer]] = {
-        "answer": lambda: Answer(entry["content"]),
-        "prose": lambda: Answer(PROSE),
-        "fenced": lambda: Answer(f"```json\n{content}\n```"),
-        "long": lambda: Answer(("blah " * 2000)[: 4 * int(most)]),
-        "length": lambda: Answer(content[: len(content) // 2], finish="length"),
-        "null": lambda: Answer(None),
-        "empty": lambda: Answer(""),
-        "refusal": lambda: Answer(None, finish="safety", refusal="I'm sorry, I can't help with that."),
-        "blocked": lambda: Answer(None, finish="blocked"),
-        "no_choices": lambda: Answer(None, choices=False),
-        "model": lambda: Answer(content, model=entry.get("model", "another-model-0613")),
+    if fault.kind in ("foreign", "missing"):
+        answer = json.loads(content)
+        slot = str(fault.entry.get("slot") or next(iter(answer)))
+        kept = {name: letter for name, letter in answer.items() if name != slot}
+        return Answer(json.dumps(kept | ({slot: "xylophone"} if fault.kind == "foreign" else {})))
+    answers = {
+        "answer": Answer(fault.entry.get("content")),
+        "prose": Answer(PROSE),
+        "length": Answer(content[: len(content) // 2], finish="length"),
+        "null": Answer(None),
+        "refusal": Answer(None, finish="safety", refusal="I'm sorry, I can't help with that."),
+        "blocked": Answer(None, finish="blocked"),
+        "no_choices": Answer(None, choices=False),
+        "model": Answer(content, model=fault.entry.get("model", "another-model-0613")),
     }
-    return answers[kind]() if kind in answers else Answer(content)
+    return answers.get(fault.kind, Answer(content))
 
 
-def _spoil_slots(kind: str, answer: dict[str, str], entry: dict[str, Any], offered: dict[str, list[str]]) -> str:
-    slot = str(entry.get("slot") or next(iter(answer)))
-    if kind == "foreign":
-        answer[slot] = "xylophone"
-    elif kind == "missing":
-        del answer[slot]
-    elif kind == "extra":
-        answer["99z"] = "xylophone"
-    else:
-        again = next((option for option in offered.get(slot, []) if option != answer[slot]), answer[slot])
-        return json.dumps(answer | {"__again__": again}).replace("__again__", slot)
-    return json.dumps(answer)
-
-
-KINDS = WIRE | {"status", "quota", "slow", "html", "body", "answer", "prose", "fenced", "foreign", "missing", "extra"}
-KINDS |= {"duplicate", "long", "length", "null", "empty", "refusal", "blocked", "no_choices", "model"}
+KINDS = WIRE | {"status", "quota", "slow", "html", "body", "answer", "prose", "foreign", "missing"}
+KINDS |= {"length", "null", "refusal", "blocked", "no_choices", "model"}

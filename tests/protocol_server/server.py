@@ -165,7 +165,7 @@ class ProtocolServer:
             return _json(429, refused, headers), line
         idempotency = request.headers.get("idempotency-key", "")
         content = well_said(offered)
-        answer = spoil(fault, payload, offered, content) if fault else Answer(content)
+        answer = spoil(fault, content) if fault else Answer(content)
         answered, charged = service.completion(payload, answer)
         reply = _json(200, answered)
         reply.delay = self.settings.latency

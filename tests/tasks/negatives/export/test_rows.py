@@ -83,24 +83,11 @@ def test_shines_rows(built: Store, shared: Path) -> None:
 
 def test_one_negative_a_row(built: Store) -> None:
     rows = list(export_rows(built, built.newest("scenes", "negatives"), "jsonl"))
-    assert [(row["qid"], row["level"]) for row in rows] == [
-        *[("a1", 1), ("a1", 2), ("a1", 3)],
-        *[("b1", 1), ("b1", 2), ("b1", 3)],
-        *[("c2", 1), ("c2", 3)],
-        *[("e2", 1), ("e2", 2), ("e2", 3)],
-    ]
-    assert rows[7] == {
-        "qid": "c2",
-        "vid": "c2",
-        "level": 3,
-        "query": "query c2 🐶",
-        "masked_query": "masked c2 3",
-        "negative": "negative c2 3",
-        "words": ["cup"],
-        "provider": "corpus",
-        "model": "m",
-        "similarity": 0.8765432,
-    }
+    levels = [(qid, level) for qid in ("a1", "b1", "c2", "e2") for level in (1, 2, 3) if (qid, level) != ("c2", 2)]
+    assert [(row["qid"], row["level"]) for row in rows] == levels
+    about = {"qid": "c2", "vid": "c2", "level": 3, "query": "query c2 🐶", "masked_query": "masked c2 3"}
+    filled = {"words": ["cup"], "provider": "corpus", "model": "m", "similarity": 0.8765432}
+    assert rows[7] == {**about, "negative": "negative c2 3", **filled}
 
 
 def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> None:
@@ -137,26 +124,15 @@ def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: 
     )
 
 
-@pytest.mark.parametrize(("format_", "suffix"), [("csv", ".csv"), ("parquet", ".parquet")])
-def test_a_table_holds_the_rows_of_the_json_lines(built: Store, tmp_path: Path, format_: str, suffix: str) -> None:
-    file = (tmp_path / "out").with_suffix(suffix)
-    done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
+def test_a_parquet_file_has_the_rows_of_the_json_lines(built: Store, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["export", "scenes", "--format", "parquet", "--output", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    expected = list(export_rows(built, built.newest("scenes", "negatives"), "jsonl"))
-    if format_ == "parquet":
-        assert pq.read_schema(file).equals(SCHEMA)
-        assert [
-            row | {"similarity": shortest_float(row["similarity"])} for row in pq.read_table(file).to_pylist()
-        ] == expected
-        assert [path.name for path in tmp_path.glob("*out*")] == [file.name], "no draft is left"
-    else:
-        rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
-        found = [
-            row
-            | {"level": int(row["level"]), "words": json.loads(row["words"]), "similarity": float(row["similarity"])}
-            for row in rows
-        ]
-        assert found == expected
+    assert pq.read_schema(tmp_path / "out").equals(SCHEMA)
+    rows = [
+        row | {"similarity": shortest_float(row["similarity"])} for row in pq.read_table(tmp_path / "out").to_pylist()
+    ]
+    assert rows == list(export_rows(built, built.newest("scenes", "negatives"), "jsonl"))
+    assert [path.name for path in tmp_path.glob("*out*")] == ["out"], "no draft is left"
 
 
 def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tmp_path: Path) -> None:
@@ -174,7 +150,7 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tm
     assert (entry.qid, entry.level, entry.query, entry.text) == ("a1", 1, "=1+1 opens, the door", '@SUM(A1) "quoted"')
 
 
-@pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet", "shine", "hf"])
+@pytest.mark.parametrize("format_", ["csv", "parquet", "hf"])
 def test_an_export_that_fails_leaves_the_older_one_as_it_was(
     built: Store, tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +172,7 @@ def test_an_export_that_fails_leaves_the_older_one_as_it_was(
     assert content() == older
 
 
-@pytest.mark.parametrize("format_", ["csv", "parquet", "jsonl"])
+@pytest.mark.parametrize("format_", ["csv", "parquet"])
 def test_a_file_that_can_not_be_written_is_one_line(built: Store, tmp_path: Path, format_: str) -> None:
     file = tmp_path / "nowhere" / "out"
     done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])

@@ -124,7 +124,7 @@ def test_the_shares_of_an_answer_add_up_to_the_whole(prompt: int, completion: in
     assert max(share[0] for share in shares) - min(share[0] for share in shares) <= 1
 
 
-# Programs that load this one module: importing its package takes seconds, and no fork is safe beside a running server.
+# A program that loads this one module, because importing its package takes seconds.
 LOAD = """
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("answers", "tasks/negatives/providers/answers.py")
@@ -137,23 +137,6 @@ def places(*keys):
 def answer(text, questions):
     return module.Answer(text, "", "m-1", 100, 7, 0.001, "r", questions)
 """
-# Requests of three questions: one that all writers have, two of this one's own.
-WRITE = """
-for number in range(int(sys.argv[3])):
-    name = f"{sys.argv[2]}-{number}"
-    answers.keep(places(f"shared{number}", f"own{name}-0", f"own{name}-1"), answer(name, 3))
-"""
-# Reads while others write: what is found is whole.
-LOOK = """
-seen = 0
-while answers.find("done") is None:
-    for number in range(int(sys.argv[2])):
-        found = answers.find(f"shared{number}")
-        if found is not None:
-            assert found.answer.text.endswith(f"-{number}") and (found.number, found.first) == (1, 1)
-            seen += 1
-assert seen
-"""
 WRITE_UNTIL_KILLED = """
 for number in range(1_000_000):
     keys = [f"q{number}-{place}" for place in range(12)]
@@ -162,34 +145,12 @@ for number in range(1_000_000):
 """
 
 
-def start(program: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", LOAD + program, *map(str, arguments)]
-    return subprocess.Popen(
-        command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)}, stdout=subprocess.PIPE, text=True
-    )
-
-
-def test_several_processes_write_and_read_at_once(tmp_path: Path) -> None:
-    writers, count = 4, 30
-    reader = start(LOOK, tmp_path, count)
-    processes = [start(WRITE, tmp_path, writer, count) for writer in range(writers)]
-    assert [process.wait(60) for process in processes] == [0] * writers
-    answers = Answers(tmp_path)
-    answers.refuse("done", "")
-    assert reader.wait(60) == 0
-    for writer in range(writers):
-        for number in range(count):
-            for turn in (0, 1):
-                found = answers.find(f"own{writer}-{number}-{turn}")
-                assert found is not None
-                assert found.answer == answer(f"{writer}-{number}")
-                assert (found.number, found.first) == (turn + 2, (4, 7)[turn])
-
-
 def test_what_was_kept_survives_kill_9_and_a_request_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
     for turn in range(3):
         folder = tmp_path / str(turn)
-        process = start(WRITE_UNTIL_KILLED, folder)
+        command = [sys.executable, "-c", LOAD + WRITE_UNTIL_KILLED, str(folder)]
+        environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+        process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         kept = [int(process.stdout.readline()) for _ in range(10 + 7 * turn)]
         process.kill()

@@ -1,4 +1,4 @@
-"""The account that runs spend from: one at a time, several at once, and after a kill."""
+"""Prices, and the account that runs spend from: one at a time, several at once, and after a kill."""
 
 import asyncio
 import subprocess
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.budget import Budget
+from penumbra.tasks.negatives.providers.budget import Budget, price_of, price_table
+from penumbra.tasks.negatives.providers.settings import OpenAI, Price
 
 
 @pytest.fixture
@@ -20,13 +21,6 @@ def answers(tmp_path: Path) -> Iterator[Answers]:
     answers = Answers(tmp_path)
     yield answers
     answers.close()
-
-
-def test_without_a_limit_everything_is_taken_and_booked(answers: Answers) -> None:
-    with Budget(None, answers) as budget:
-        assert budget.try_reserve(1e9)
-        budget.charge(1e9, 5.0)
-        assert budget.account["spent"] == 5.0
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -82,7 +76,8 @@ RESERVE = """
 import sys, time
 from pathlib import Path
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.budget import Budget
+from penumbra.tasks.negatives.providers.budget import Budget, price_of, price_table
+from penumbra.tasks.negatives.providers.settings import OpenAI, Price
 with Budget(1.0, Answers(Path(sys.argv[1]))) as budget:
     for cost in (0.1, 0.2):
         assert budget.try_reserve(0.3)
@@ -131,3 +126,18 @@ def test_a_run_that_fails_is_as_one_that_was_killed(answers: Answers) -> None:
         fail()
     with Budget(1.0, answers) as again:
         assert again.account["spent"] == pytest.approx(0.4)
+
+
+def test_a_snapshot_costs_what_the_longest_name_that_begins_it_does_and_an_unknown_model_has_no_price() -> None:
+    prices = price_table()[1]
+    for model in ("gpt-4o", "gpt-4o-mini", "gpt-3.5-turbo"):
+        assert price_of(OpenAI(model=f"{model}-2024-08-06")) == price_of(OpenAI(model=model)) == prices[model]
+    for model in ("", "gpt", "gpt-4omni", "ft:gpt-4o-mini:me", "-gpt-4o"):
+        assert price_of(OpenAI(model=model)) is None
+
+
+def test_cost_is_tokens_times_price_and_cached_input_is_cheaper() -> None:
+    price = Price(input=2.0, output=10.0, cached_input=0.5)
+    assert price.cost(1_000_000, 100_000) == pytest.approx(3.0)
+    assert price.cost(1_000_000, 0, cached_tokens=400_000) == pytest.approx(0.6 * 2.0 + 0.4 * 0.5)
+    assert Price(input=2.0, output=10.0).cost(1_000_000, 0, cached_tokens=1_000_000) == pytest.approx(2.0)

@@ -104,28 +104,6 @@ def test_the_same_seed_gives_the_same_fills_whatever_the_chunk(provider: Provide
     assert alone == together
 
 
-def test_corpus_candidates_of_a_level_differ(
-    dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], queries: list[MaskedQuery]
-) -> None:
-    for words in by_place(make_provider("corpus", dictionary, [tagged], Filling()).fill(queries, 6)).values():
-        assert len(set(words)) == len(words)
-
-
-def test_a_slot_without_any_other_word_says_so(nlp: Language) -> None:
-    row = annotation("q", "person opens it.")
-    annotations = table_of("annotations", [row])
-    tags = tag_part(annotations, nlp).rows
-    queries = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)
-    for name in ("corpus", "random"):
-        provider = make_provider(
-            name, Dictionary(dictionary_part([(annotations, tags)]).rows), [(annotations, tags)], Filling()
-        )
-        fills = list(provider.fill(queries, 2))
-        assert {fill.level for fill in fills} == {1, 2, 3}
-        assert all(fill.problem.startswith("no other ") and not fill.words for fill in fills)
-        assert "no other verb than 'opens' in the training split" in {fill.problem for fill in fills}
-
-
 def test_a_part_costs_what_was_paid_for_it_and_not_what_was_there(tagged: tuple[pa.Table, pa.Table]) -> None:
     class Hosted:
         name, model, prompt = "openai", "m", None

@@ -107,41 +107,24 @@ def test_the_key_is_the_digest_of_the_content_and_of_nothing_else() -> None:
         ('{"1": "B", "2": "A", "3": "C", "1": "B"}', {1: "wet", 2: "window"}, "answer lacks a slot"),
         ('{"1": "C", "2": "box", "3": "closes"}', {2: "box"}, "word was not on offer"),
         ('{"1": 1, "2": ["A"], "3": {"A": "A"}}', {}, "word was not on offer"),
-        ('{"1": "", "2": "AB", "3": "Ä"}', {}, "word was not on offer"),
         ('{"1": {"1": "B"}, "answer": {"1": "B", "2": "A", "3": "C"}}', {}, "word was not on offer"),
-        ("[]", {}, "answer is no JSON object with words"),
         ('["A", "B", "C"]', {}, "answer is no JSON object with words"),
-        ("{}", {}, "answer is no JSON object with words"),
         ("", {}, "answer is no JSON object with words"),
         ('Sure! {"1": "B", "2": "A", "3": "C"}', {}, "answer is no JSON object with words"),
-        ('{"1": "B", "2": "A", "3": "C"', {}, "answer is no JSON object with words"),
-        ('{"1": "B"}{"2": "A"}', {}, "answer is no JSON object with words"),
         ('{"1": NaN, "2": Infinity, "3": 1e999}', {}, "word was not on offer"),
         ('{"1": ' + "9" * 5000 + "}", {}, "answer is no JSON object with words"),
         ("[" * 100_000, {}, "answer is no JSON object with words"),
-        ('{"1":' * 100_000, {}, "answer is no JSON object with words"),
-        ("```\n```", {}, "answer is no JSON object with words"),
-        ("blah " * 2000, {}, "answer is no JSON object with words"),
     ],
 )
 def test_an_answer_is_read_slot_by_slot(text: str, found: dict[int, str], problem: str) -> None:
     assert read(ASKED, 1, text) == (found, problem)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        pytest.param("\ufb06", id="st-ligature"),  # upper(): "ST", which the alphabet contains
-        pytest.param("\u0131", id="dotless-i"),
-        pytest.param("\u017f", id="long-s"),
-        pytest.param("\u0410", id="cyrillic-a"),
-        pytest.param("\uff21", id="fullwidth-a"),
-    ],
-)
-def test_a_character_that_only_resembles_a_letter_is_none(said: str) -> None:
+@pytest.mark.parametrize("character", ["\ufb06", "\u0131", "\u0410", "\uff21"])  # the first one's capitals are "ST"
+def test_a_character_that_only_resembles_a_letter_is_none(character: str) -> None:
     words = tuple(f"word{letter.lower()}" for letter in LETTERS)
     asked = Question(masked("q", "he opens|verb"), (words,), 0)
-    assert read(asked, 1, json.dumps({"1": said})) == ({}, "word was not on offer")
+    assert read(asked, 1, json.dumps({"1": character})) == ({}, "word was not on offer")
 
 
 FORMS = [

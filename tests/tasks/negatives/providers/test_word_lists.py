@@ -16,7 +16,7 @@ from penumbra.tasks.negatives.fills import masked_queries, training_tokens
 from penumbra.tasks.negatives.providers import MaskedQuery, TrainingText
 from penumbra.tasks.negatives.providers import questions as questions_module
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.questions import Lists, WordLists, questions_of
+from penumbra.tasks.negatives.providers.questions import Lists, WordLists
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part
@@ -103,15 +103,6 @@ def test_the_chains_of_a_query_are_offered_different_words(drawn: list[Lists], q
     several = [sets for sets in words.values() if len(sets) > 1]
     assert len(several) >= VIDEOS
     assert all(not one & two for sets in several for one, two in combinations(sets, 2))
-
-
-def test_questions_hold_every_chain_and_candidate(offer: WordLists, tagged: tuple[pa.Table, pa.Table]) -> None:
-    whole = masked_queries(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows)[:20]
-    asked = questions_of(offer, whole, 3)
-    assert len(asked) == 3 * sum(len(query.chains()) for query in whole)
-    assert {question.candidate for question in asked} == {0, 1, 2}
-    levels = sorted((q.query.qid, q.query.first + i, q.candidate) for q in asked for i in range(len(q.query.levels)))
-    assert levels == sorted((query.qid, level, c) for query in whole for level in (1, 2, 3) for c in range(3))
 
 
 def test_a_level_of_few_slots_is_not_offered_words_that_may_be_true(

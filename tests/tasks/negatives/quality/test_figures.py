@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from spacy.language import Language
 
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.resampling import Resamples
@@ -163,15 +162,6 @@ def test_relations_of_both_schemes() -> None:
     assert set(relations(penn)) == set(relations(universal)) == expected
     negative = [*penn[:3], {**penn[3], "lemma": "soup"}, *penn[4:]]
     assert attested(negative, penn, {Relation("put", "verb-object", "", "soup")}) == (1, 2), "red soup is not attested"
-
-
-def test_relations_of_the_shipped_parser(nlp: Language) -> None:
-    from penumbra.tasks.text.tags import tag_texts
-
-    tokens = next(iter(tag_texts(["a person quickly washes the dirty dishes in the sink."], nlp)))
-    found = set(relations(tokens))
-    assert {("wash", "subject-verb", "", "person"), ("dish", "adjective-noun", "", "dirty")} <= found
-    assert any(preposition == "in" for _, _, preposition, _ in found)
 
 
 def test_what_a_training_sentence_has_is_not_held_out() -> None:

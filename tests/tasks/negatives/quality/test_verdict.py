@@ -68,13 +68,9 @@ def test_known_negatives_get_their_verdict() -> None:
     ("low", "high", "expected"),
     [
         (0.9, 1.1, NATURAL),
-        (0.5, 1.0, NATURAL),
-        (1.1, 1.3, NATURAL),
         (0.3, 1.1, TOO_FEW),
         (0.6, 0.9, LESS),
-        (0.2, 0.6, LESS),
         (0.1, 0.4, NEAR_RANDOM),
-        (-0.4, 0.3, NEAR_RANDOM),
         (-0.1, 0.6, TOO_FEW),
         (0.6, 1.7, TOO_FEW),
         (float("nan"), float("nan"), TOO_FEW),
@@ -92,11 +88,8 @@ def test_the_rule(low: float, high: float, expected: Verdict) -> None:
         ({"a": NATURAL, "b": LESS}, False, NATURAL),
         ({"a": NATURAL, "b": LESS}, True, LESS),
         ({"a": NEAR_RANDOM, "b": NATURAL}, True, NEAR_RANDOM),
-        ({"a": NATURAL, "b": NATURAL}, True, NATURAL),
         ({"a": NATURAL, "b": TOO_FEW}, True, TOO_FEW),
         ({"a": NATURAL}, True, TOO_FEW),
-        ({"a": NEAR_RANDOM}, True, NEAR_RANDOM),
-        ({"a": TOO_FEW}, True, TOO_FEW),
         ({"b": LESS}, False, LESS),
         ({}, False, None),
     ],
@@ -134,7 +127,7 @@ def evaluate(path: Path, model: str) -> tuple[dict[tuple[int, str, str], float],
 
 
 @pytest.mark.slow
-def test_a_judge_that_chose_the_words_has_another_beside_it(negatives: Path, tmp_path: Path) -> None:
+def test_a_judge_that_chose_the_words_has_another_with_it(negatives: Path, tmp_path: Path) -> None:
     figures, notes = evaluate(negatives, str(tiny_llama.build(tmp_path / "tiny")))
     expected = "has chosen the words of llama: a trigram model of the examples in WordNet decides with it"
     assert any("tiny@" in note and expected in note for note in notes)
