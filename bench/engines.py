@@ -1,10 +1,8 @@
 """Measure `build-negatives` on one core, by workers, and on clusters of this machine.
 
-    python -m bench.engines [DATASET] [--queries 4600] [--engines here,processes,dask,ray]
+python -m bench.engines [DATASET] [--queries 4600] [--engines here,processes,dask,ray]
 
-Each engine runs a user's command with an empty store; `here` has a single core. The ratio of a stage is the seconds of
-`here` over its own. All Parquet files must be equal. Finally the command runs with all artifacts present, and is
-planned (`--dry-run`). The data set has the first training queries; `--queries 0` takes all.
+Each engine runs a user's command with an empty store, `here` on a single core. All Parquet files must be equal.
 """
 
 import argparse

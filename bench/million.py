@@ -1,12 +1,8 @@
-"""Measure `build-negatives` with a million queries, of which only some parts are made.
+"""Measure `build-negatives` with a million queries, of which only some parts are made (docs/scale.md).
 
-    python -m bench.million [--queries 1000000] [--parts 50] [--folder FOLDER]
+python -m bench.million [--queries 1000000] [--parts 50] [--folder FOLDER]
 
-The data set repeats the training queries of eight parts of Charades-CG under new qids and video ids. Their negatives
-are made once. All parts of a stage except some in the middle are written as copies of the eight, with the large data
-set's key. Then a user's command makes the parts in the middle, and the stages that have a single part: annotations,
-dictionary, rejections, quality, and the counts of the report. The rate and memory of a stage are those from its fifth
-part in the middle to its last one. Finally the same command runs twice with all artifacts present, and is planned.
+All parts except some in the middle are written as copies of eight parts of Charades-CG, under other qids and videos.
 """
 
 import argparse

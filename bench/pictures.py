@@ -1,9 +1,8 @@
 """Take the pictures of docs/pictures with a headless Chromium, after `make demo`.
 
-    python -m bench.pictures [browse] [demo-app] [ui]
+python -m bench.pictures [browse] [demo-app] [ui]
 
-The pages are those of `penumbra browse`, `penumbra demo-app`, and Prefect's UI under `penumbra serve` after a run of
-build-negatives/scenes. They show the paths of artifacts, which PENUMBRA_ARTIFACTS determines.
+The pages show the paths of artifacts, which PENUMBRA_ARTIFACTS determines.
 """
 
 import base64

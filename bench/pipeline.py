@@ -1,9 +1,8 @@
 """Measure `build-negatives` and the libraries that it needs, and print the times as JSON.
 
-    python -m bench.pipeline [DATASET]      default: charades-cg if its files exist, otherwise scenes
+python -m bench.pipeline [DATASET]
 
-`pure` are the times of spaCy's `nlp.pipe` over the distinct queries and of SentenceBERT's `encode` over the distinct
-queries and negatives; `overhead_seconds` is everything else that the flow takes.
+`pure` are the times of spaCy and SentenceBERT alone over the distinct texts; `overhead_seconds` is everything else.
 """
 
 import json

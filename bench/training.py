@@ -1,12 +1,8 @@
 """Measure training steps at the papers' sizes and at the study's, and the matrix products of the same steps alone.
 
-    python -m bench.training [--steps 7] [--threads 2] [--device cpu]
+python -m bench.training [--steps 7] [--threads 2] [--device cpu]
 
-Random features: 32 videos of 75 clips × 1024 (+2), texts of 32 tokens × 512, three hard negatives a query; hidden 256,
-the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW. BM-DETR has
-three and three layers, a negative query beside each query, and temporal shifting. The study's size is that of the
-preset charades-cg-simulated, on one thread, because several of its trainings run concurrently: 31 clips × 256, texts of
-12 tokens × 384.
+A step has batch gathering, forward, losses, backward, clipping and AdamW, on random features of the largest sizes.
 """
 
 import argparse

@@ -1,11 +1,8 @@
-"""Damage a finished store in many ways: the next run must repair the damage or report it.
+"""Damage a finished store in many ways: the next run must repair the damage or report it (docs/reliability.md).
 
-    python -m bench.campaigns.corruption
+python -m bench.campaigns.corruption
 
-Prints a table in Markdown and exits with 1 after a silent loss or a crash. Each kind damages one thing in a store that
-`full-pipeline` has made. Then `penumbra artifacts verify` and a flow are run. The flow must end with the bytes of an
-undisturbed run, or stop with one line that names the cause. A silent loss is a run that succeeds with other bytes; a
-crash is a traceback.
+Exits with 1 after a silent loss (a run that succeeds with other bytes) or a crash (a traceback).
 """
 
 import argparse

@@ -8,17 +8,17 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from penumbra.artifacts.catalogue import path_of
 from penumbra.artifacts.errors import PenumbraError
@@ -93,9 +93,6 @@ class Place:
             "PREFECT_API_URL": "",
         }
 
-    def new_file(self) -> Path:
-        return self.folder / f"output-{next(self.runs)}"
-
     def changes(self, flow: str) -> dict[str, Any]:
         """Return the parameters of a flow."""
         videos = {"folder": f"{self.dataset}/videos", "clip_length": 1.0}
@@ -108,18 +105,27 @@ class Place:
             "full-pipeline": {"negatives": NEGATIVES, "features": features, **TRAINING},
         }[flow]
 
-    def start(self, flow: str) -> "Forked":
-        """Start a flow in its own process group."""
-        return Forked(self, flow)
+    def start(self, flow: str) -> "Run":
+        """Start a flow without Prefect's server."""
 
-    def command(self, flow: str) -> "Command":
-        """Start `penumbra run` in its own process group."""
-        given = [f"{name}={json.dumps(value)}" for name, value in self.changes(flow).items()]
-        return Command(self, flow, [word for pair in given for word in ("--param", pair)])
+        def work() -> None:
+            noting(self.folder / WHOLE)
+            started, _, parameters = prepare(flow, NAME, self.changes(flow))
+            with without_prefect():
+                started.fn(**parameters)
+
+        return Run(self, work)
+
+    def command(self, flow: str) -> "Run":
+        """Start `penumbra run` as users do."""
+        given = [f"--param={name}={json.dumps(value)}" for name, value in self.changes(flow).items()]
+        words = [sys.executable, "-m", __spec__.name, str(self.folder / WHOLE), "run", flow, NAME, *given]
+        return Run(self, lambda: os.execv(sys.executable, words))
 
     def penumbra(self, *words: str) -> tuple[int, str]:
         """Run a command of the console; return its exit code and output."""
-        process = Forked(self, "", words)
+        with patch.object(sys, "argv", ["penumbra", *words]):
+            process = Run(self, penumbra)
         return process.wait(), process.output()
 
     def finish(self, flow: str) -> str:
@@ -160,75 +166,31 @@ class Place:
 
 
 class Run:
-    """A run in its own process group, whose id is `pid`."""
+    """A fork of this process in its own process group, whose id is `pid`."""
 
-    pid: int
-    file: Path
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; raise `TimeoutError` if the run does not end in time."""
-        raise NotImplementedError
-
-    def output(self) -> str:
-        return self.file.read_text(errors="replace") if self.file.exists() else ""
-
-
-class Command(Run):
-    """`penumbra run`, started as users do."""
-
-    def __init__(self, place: Place, flow: str, options: Sequence[str]) -> None:
-        self.file = place.new_file()
-        with self.file.open("wb") as stream:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", __spec__.name, str(place.folder / WHOLE), "run", flow, NAME, *options],
-                env={**os.environ, **place.environment},
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-            )
-        self.pid = self.process.pid
-
-    def wait(self, timeout: float | None = None) -> int:
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise TimeoutError from None
-
-
-class Forked(Run):
-    """A flow or a command of the console in a fork of this process."""
-
-    def __init__(self, place: Place, flow: str, words: tuple[str, ...] = ()) -> None:
-        self.place, self.file = place, place.new_file()
-        self.process = get_context("fork").Process(target=self._run, args=(flow, words))
+    def __init__(self, place: Place, work: Callable[[], None]) -> None:
+        self.file = place.folder / f"output-{next(place.runs)}"
+        self.process = get_context("fork").Process(target=self._run, args=(place, work))
         self.process.start()
         self.pid = self.process.pid or 0
 
+    def _run(self, place: Place, work: Callable[[], None]) -> None:
+        os.setsid()
+        stream = os.open(self.file, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        os.dup2(stream, 1)
+        os.dup2(stream, 2)
+        os.environ |= place.environment
+        os._exit(_ended(work))
+
     def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code; raise `TimeoutError` if the run does not end in time."""
         self.process.join(timeout)
         if self.process.exitcode is None:
             raise TimeoutError
         return self.process.exitcode
 
-    def _run(self, flow: str, words: tuple[str, ...]) -> None:
-        os.setsid()
-        stream = os.open(self.file, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-        os.dup2(stream, 1)
-        os.dup2(stream, 2)
-        os.environ |= self.place.environment
-        os._exit(_ended(lambda: _command(words) if words else _flow(self.place, flow)))
-
-
-def _flow(place: Place, name: str) -> None:
-    noting(place.folder / WHOLE)
-    flow, _, parameters = prepare(name, NAME, place.changes(name))
-    with without_prefect():
-        flow.fn(**parameters)
-
-
-def _command(words: tuple[str, ...]) -> None:
-    sys.argv = ["penumbra", *words]
-    penumbra()
+    def output(self) -> str:
+        return self.file.read_text(errors="replace") if self.file.exists() else ""
 
 
 def _ended(work: Callable[[], None]) -> int:

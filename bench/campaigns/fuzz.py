@@ -1,11 +1,8 @@
 """Import and decode thousands of damaged feature files and videos: none may crash the run or be lost silently.
 
-    python -m bench.campaigns.fuzz --files 10000 --videos 200
+python -m bench.campaigns.fuzz --files 10000 --videos 200
 
-Prints a row of a Markdown table for each format: cases, crashes, silent losses, seconds and results. Each case is an
-intact file with some changed bytes, which its number determines. A crash is an exception that leaves the import, or
-the end of its process. A silent loss is a video that is neither imported nor rejected with a reason, damage that a
-checksum detects and that is imported, or an intact neighbour that is not imported correctly.
+A case is an intact file with some changed bytes, which its number determines. docs/reliability.md has the definitions.
 """
 
 import argparse

@@ -1,8 +1,7 @@
 """Change an input file at a random moment of a running flow: no artifact may hold other data than its key says.
 
-A run either ends with the data of before or after the change, or stops and names the file (*refused*). Then the flow is
-run again. Every part is compared with those of two undisturbed stores, of the old and of the new file: a key is a
-digest of the inputs, so a part that is in neither, or differs, is *wrong data*.
+Every part is compared with those of two undisturbed stores, of the old and of the new file: a key is a digest of the
+inputs, so a part that is in neither, or differs, is *wrong data* (docs/reliability.md).
 """
 
 import argparse

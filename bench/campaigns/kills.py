@@ -1,11 +1,8 @@
 """Kill runs and start runs concurrently: the next run must give the same bytes and repeat no finished part.
 
-    python -m bench.campaigns.kills --kills 50 --commands 5 --pairs 20
+python -m bench.campaigns.kills --kills 50 --commands 5 --pairs 20
 
-Prints a table in Markdown and exits with 1 if a figure that must be 0 is not. Each case is a run of one of the flows
-over a small data set. The run is killed (kill -9 of the main process, or of its process group) at a seeded moment of
-its undisturbed duration, and then run again to its end. `--commands` of the kills are of `penumbra run` with its
-Prefect server; the others are of flows in a process without a server.
+A run is killed at a seeded moment of its undisturbed duration, and then run again. docs/reliability.md defines a case.
 """
 
 import argparse

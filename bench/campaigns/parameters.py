@@ -1,11 +1,8 @@
 """Hostile parameters by the thousand, and escape sequences on every way to a terminal.
 
-    python -m bench.campaigns.parameters --cases 1000
+python -m bench.campaigns.parameters --cases 1000
 
-A case of the first is drawn by its number: one to three `--param NAME=VALUE`, or a `--config` file, for
-`penumbra run FLOW scenes --dry-run`. It must be accepted, or refused with one line: a crash is another exception, a
-message of several lines, or a case that takes longer than `PATIENCE`. A case of the second is text with a sequence that
-steers a terminal, in a log line, in the live display, in a table, in JSON and in an error: none may reach the terminal.
+A case must be accepted or refused with one line within `PATIENCE`, and no sequence may reach the terminal.
 """
 
 import argparse

@@ -1,9 +1,8 @@
 """Ask a faulty service from concurrent and from killed runs: no answer is paid for twice, no limit is exceeded.
 
-    python -m bench.campaigns.paying --pairs 20 --kills 20
+python -m bench.campaigns.paying --pairs 20 --kills 20
 
-Prints a table in Markdown and exits with 1 if a figure that must be 0 is not. The runs are processes that use the
-real client libraries over real HTTP. The stand-in server charges every answer, whether or not it arrives.
+The stand-in server charges every answer, whether or not it arrives. docs/reliability.md defines the figures.
 """
 
 import argparse

@@ -51,7 +51,6 @@ class Requests:
             self.answers = self.lists.answers
 
     def blocks(self) -> Iterator[list[Question]]:
-        """Yield the questions, part by part."""
         for tagged, masked in zip_parts(self.tags, self.masks):
             if block := questions_of(self.lists, masked_queries(tagged, masked), self.filling.asked_candidates):
                 yield block
@@ -128,7 +127,6 @@ class Requests:
 
 
 async def _report_progress(clients: Sequence[Client]) -> None:
-    """Log every few seconds how far each client is."""
     while True:
         await asyncio.sleep(REPORT_EVERY)
         for client in clients:

@@ -1,10 +1,8 @@
 """The checks that a candidate must pass.
 
-`LeakageFilter` holds what training must not show of the test splits: their queries, and the compositions and words that
-they hold out. Compositional splits label what is new in a test query: a pair of words that no training sentence has
-together, or a word that none has. Labels that a training sentence contradicts ("person", "box") are errors of the
-labelling parser and are ignored. A test query that is also a training query, word for word, is no leak: two fifths of
-Charades-CG's training queries are also queries of its trivial test split.
+`LeakageFilter` refuses queries of the test splits, and the compositions and words that these hold out by their labels.
+Labels that a training sentence contradicts ("person", "box") are errors of the labelling parser and are ignored. A test
+query that is also a training query, as two fifths of Charades-CG's training queries are, is no leak.
 """
 
 import re

@@ -1,8 +1,6 @@
 """Write the negatives of a data set for others: rows as JSON lines, CSV or Parquet, or a folder for the Hub.
 
-FOLDER/README.md                 the card: how good the negatives are, how they were made, how to load them
-FOLDER/negatives/train.parquet   one negative in each row
-FOLDER/queries/SPLIT.parquet     every query with its windows
+The folder has README.md (the card), negatives/train.parquet (one negative in each row), and queries/SPLIT.parquet.
 """
 
 import csv

@@ -1,14 +1,8 @@
-"""Read negatives from a file of any origin, row by row.
+"""Read negatives from a file of any origin, row by row: JSON lines, CSV or TSV, Parquet, or a folder of Parquet files.
 
-| form | a row |
-| --- | --- |
-| SHINE's release | `qid`, `query`, and `recomposed_queries`, one for each level; `masked_queries`, `vid` if known |
-| one negative | `qid`, `level`, `negative`, `query`; `masked_query`, `vid`, `provider`, `similarity` if known |
-| the same, older | `qid`, `level`, and `query`: the negative; its own query may be called `positive` |
-
-A file is JSON lines, CSV or TSV, Parquet, or a folder of Parquet files. The second form is what `penumbra export`
-writes and what the table `negatives` holds; the third is what older versions of that table held. A row that can't be
-read is an entry with a fault; a file without any readable row is an error.
+A row is one of SHINE's release (`qid`, `query`, `recomposed_queries`), or one negative (`qid`, `level`, `negative`,
+`query`), as `penumbra export` writes it; in an older form `query` is the negative, and its query is `positive`. A row
+that can't be read is an entry with a fault; a file without any readable row is an error.
 """
 
 import csv

@@ -112,7 +112,6 @@ class Filling(Parameters):
         return self
 
     def settings(self, provider: str) -> ProviderSettings:
-        """Return a provider's own parameters."""
         settings = getattr(self, provider, None)
         if isinstance(settings, ProviderSettings):
             return settings
@@ -120,16 +119,13 @@ class Filling(Parameters):
 
     @property
     def hosted(self) -> list[HostedSettings]:
-        """The parameters of the hosted models among the providers."""
         settings = (self.settings(name) for name in PROVIDERS if name in self.providers)
         return [one for one in settings if isinstance(one, HostedSettings)]
 
     def candidates_of(self, provider: str) -> int:
-        """Return how many candidates a provider gives."""
         return self.candidates if self.settings(provider).free else self.asked_candidates
 
     def determines(self, provider: str) -> dict[str, Any]:
-        """Return the parameters that determine a provider's fills."""
         settings = self.settings(provider)
         shared = {"provider": provider, "candidates": self.candidates_of(provider), "seed": self.seed}
         version = {"version": settings.version} if settings.version > 1 else {}

@@ -126,7 +126,6 @@ class Fills(Stage):
 
     @property
     def label(self) -> str:
-        """The stage with its provider."""
         return f"{self.name}: {self.provider}{', where no other provider has one' if self.others else ''}"
 
     @property
@@ -136,7 +135,6 @@ class Fills(Stage):
 
     @property
     def on_device(self) -> bool:
-        """Whether the provider needs a device."""
         return self.filling.settings(self.provider).on_device
 
     def parameters(self) -> dict[str, Any]:

@@ -78,6 +78,5 @@ class InVideoNegatives(Stage):
     pairing: Pairing
 
     def part(self, piece: int) -> Part:
-        """Pair the queries of one part."""
         annotations, embeddings = read_part(piece, self.annotations, self.embeddings)
         return pair_part(annotations, embeddings, self.pairing)

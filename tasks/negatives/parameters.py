@@ -64,8 +64,6 @@ class QualityConfig(Parameters):
 
 
 class NegativesParameters(Parameters):
-    """The parameter groups of `build-negatives`."""
-
     sourcing: NegativeSource = NegativeSource()
     tagging: Tagging = Tagging()
     masking: Masking = Masking()

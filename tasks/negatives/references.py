@@ -7,8 +7,6 @@ from penumbra.artifacts.manifest import Artifact
 
 
 class Queries(NamedTuple):
-    """The artifacts about the queries, before any negative is made."""
-
     annotations: Artifact
     tags: Artifact
     embeddings: Artifact
@@ -43,5 +41,4 @@ class Negatives:
 
     @property
     def path(self) -> str:
-        """The folder of the negatives."""
         return self.negatives.path

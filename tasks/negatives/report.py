@@ -37,12 +37,10 @@ class Rejected(Stage):
 
     @cached_property
     def pieces(self) -> Sequence[pa.Table]:
-        """The rejections of each part."""
         store = Store()
         return [rows for artifact in self.stages for rows in store.rejected(artifact)]
 
     def part(self, piece: pa.Table) -> Part:
-        """Return the rejections of a part."""
         return Part(piece, len(piece), len(piece))
 
 

@@ -65,7 +65,6 @@ class Review:
 
     @property
     def counts(self) -> Counter[str]:
-        """The number of verdicts of each kind."""
         return Counter(row["verdict"] for row in self.rows)
 
 
@@ -98,13 +97,11 @@ def read_review(store: Store, path: Path, dataset: str) -> Review:
 
 
 def _fault(error: ValidationError) -> str:
-    """Return the first fault that pydantic found."""
     first = error.errors()[0]
     return " ".join([*map(str, first["loc"]), first["msg"]])
 
 
 def described(refused: Row) -> str:
-    """Return a refused row in one line."""
     return f"{refused['value']}: {refused['reason']}"
 
 
@@ -168,7 +165,6 @@ def keep(store: Store, review: Review) -> Artifact:
 
 
 def parents_of(store: Store, artifact: Artifact) -> dict[str, list[Artifact]]:
-    """Return the parents of an artifact by stage."""
     parents = defaultdict[str, list[Artifact]](list)
     for parent in store.manifest(artifact).parents:
         parents[parent.stage].append(parent.model_copy(update={"root": store.root}))

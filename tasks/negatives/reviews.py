@@ -68,7 +68,6 @@ class Verdicts:
 
     @classmethod
     def of(cls, reviews: Sequence[Artifact]) -> "Verdicts":
-        """Return the verdicts of these reviews."""
         return cls(row for artifact in reviews for part in Store().parts(artifact) for row in part.to_pylist())
 
     def rejected(self, qid: str, query: str) -> set[str]:
@@ -76,7 +75,6 @@ class Verdicts:
         return self._rejected.get((qid, normal_form(query)), set()) if self._rejected else set()
 
     def rejects(self, qid: str, query: str, text: str) -> bool:
-        """Return whether a sentence of a query was rejected."""
         rejected = self.rejected(qid, query)
         return bool(rejected) and normal_form(text) in rejected
 

@@ -1,13 +1,8 @@
 """Stage `negatives`: one negative for each query and level, chosen from the candidates of all providers.
 
-A candidate must pass `penumbra.tasks.negatives.checks`. Of those that do, a query gets the first three, in the order of
-their providers, whose SentenceBERT cosine to the query falls from level to level, each level with the words of the
-level before; level 1 is no paraphrase of the query. If no three candidates fit, the query gets as many levels as
-possible, and SHINE's ranking losses rank these levels. Other criteria were tried (likeness to all queries, naturalness
-beyond the provider's own, a floor), and models learned less from the negatives that they chose (docs/does-it-help.md).
-
-A sentence that a reviewer rejected is refused. One that a reviewer accepted or wrote is the only candidate of its
-level: its cosine need not fall, and other levels keep its words only if one of their candidates can.
+Of the candidates that pass `penumbra.tasks.negatives.checks`, a query gets the first three, in the order of their
+providers, whose SentenceBERT cosine falls from level to level, each with the words of the level before; or as many
+levels as fit together. docs/does-it-help.md has other criteria that were tried: models learned less from them.
 """
 
 from collections import Counter
@@ -75,7 +70,6 @@ class Choosing(Parameters):
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """The names of the checks of a candidate's words and text."""
         return ALWAYS if self.guard == "queries" else (*ALWAYS, *HELD_OUT)
 
 
@@ -102,7 +96,6 @@ class Chooser:
         self.checks = Checks(leakage, dictionary, synonyms, choosing.checks)
 
     def tokenise(self, text: str) -> list[str]:
-        """Return the tokens of a text, as those of the queries were made."""
         return [token.text for token in load_pipeline(self.spacy_model).make_doc(text)]
 
     def check_sentence(
@@ -124,7 +117,6 @@ class Chooser:
     def part(
         self, annotations: pa.Table, tags: pa.Table, masks: pa.Table, embeddings: pa.Table, *fills: pa.Table
     ) -> Part:
-        """Choose one part's negatives; a query and level without one is rejected with its reason."""
         queries = self._with_candidates(annotations, masked_queries(tags, masks), fills)
         encoder = partial(encode, encoding=self.encoding)
         choices = choose(queries, vectors_by_text(embeddings), encoder, self.choosing.ceiling)
@@ -263,20 +255,16 @@ class NegativesStage(Stage):
 
     @property
     def on_device(self) -> bool:
-        """Whether the sentence encoder takes a GPU."""
         return self.encoding.on_gpu
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of WordNet's files and of the table of entailments."""
         return wordnet_inputs()
 
     def shown(self, rows: Rows) -> Rows:
-        """Return the rows as people read them."""
         return rows_for_display(rows)
 
     @cached_property
     def chooser(self) -> Chooser:
-        """The chooser of all parts, which has read all queries of the data set."""
         plausibility = Plausibility()
 
         def queries() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -308,6 +296,5 @@ class ChosenNegatives(NegativesStage):
     reviews: tuple[Artifact, ...] = ()
 
     def part(self, piece: int) -> Part:
-        """Choose the negatives of one part."""
         read = self.annotations, self.tags, self.masks, self.embeddings, *self.fills
         return self.chooser.part(*read_part(piece, *read))

@@ -1,14 +1,8 @@
 """Whole sentences as negatives: the nearest other queries, or what others have made, as rows of `negatives`.
 
-*Nearest* is a control that shows what other true sentences alone teach. The candidates of a query are all training
-queries, in the order of their SentenceBERT cosine to it, except paraphrases (above the ceiling), queries of the same
-video (lemmatised) and queries of a test split. Each level takes the candidate at its rank: the nearest is the hardest.
-
-*Imported* negatives, such as the authors' release, are kept as they are but for `clean_text`. A row is refused only if
-it is no negative of a training query. A query lacks the levels that the file lacks.
-
-The checks are those of `penumbra.tasks.negatives.checks`. None is enforced here: a row names those that it passes. A
-sentence with as many tokens as its query is that query with a slot for each token that differs; any other has no slots.
+*Nearest* is a control: other training queries by their cosine, one at each level's rank; no paraphrase, no query of the
+same video or of a test split. *Imported* negatives are kept as they are but for `clean_text`. The checks are noted, not
+enforced; a sentence with as many tokens as its query has a slot for each token that differs, and no slots otherwise.
 """
 
 from abc import abstractmethod
@@ -73,20 +67,16 @@ class SentenceNegatives(NegativesStage):
 
     @property
     def label(self) -> str:
-        """The stage and the source."""
         return f"{self.name}: {self.sourcing.source}"
 
     def parameters(self) -> dict[str, Any]:
-        """Return the source and the settings of the checks."""
         return {**self.sourcing.determines(), **self.choosing.model_dump(mode="json")}
 
     def determines(self) -> dict[str, Any]:
-        """Return the source and the settings of the checks that have not their default."""
         return {**self.sourcing.determines(), **self.choosing.model_dump(mode="json", exclude_defaults=True)}
 
     @cached_property
     def vectors(self) -> dict[str, Vectors]:
-        """The embedding of every training query."""
         return {text: v for part in Store().parts(self.embeddings) for text, v in vectors_by_text(part).items()}
 
     @abstractmethod
@@ -193,7 +183,6 @@ class NearestNegatives(SentenceNegatives):
     def sentences(
         self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
     ) -> tuple[list[Sentence], list[Row]]:
-        """Choose the negatives of one part."""
         sentences, rejected, ranks = list[Sentence](), list[Row](), self.sourcing.ranks
         for start in range(0, len(queries), BLOCK):
             block = queries[start : start + BLOCK]
@@ -210,7 +199,6 @@ class NearestNegatives(SentenceNegatives):
         return sentences, rejected
 
     def _rejected(self, query: Row) -> set[str]:
-        """Return the lemmatised sentences of a query that reviewers rejected."""
         rejected = self.chooser.verdicts.rejected(query["qid"], query["query"])
         return {self.chooser.leakage.lemmatised(text) for text in rejected}
 
@@ -231,7 +219,6 @@ class ImportedNegatives(SentenceNegatives):
         return Path(name).expanduser()
 
     def parameters(self) -> dict[str, Any]:
-        """Return the source, the settings of the checks, and the file's name."""
         return {**super().parameters(), "file": self.path.name}
 
     def inputs(self) -> dict[str, str]:
@@ -245,7 +232,6 @@ class ImportedNegatives(SentenceNegatives):
 
     @cached_property
     def splits(self) -> dict[str, str]:
-        """The split of every query."""
         parts = Store().parts(self.annotations, ["qid", "split"])
         return {row["qid"]: row["split"] for part in parts for row in part.to_pylist()}
 
@@ -274,7 +260,6 @@ class ImportedNegatives(SentenceNegatives):
     def sentences(
         self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
     ) -> tuple[list[Sentence], list[Row]]:
-        """Return the negatives of one part's queries; the first part refuses those of no training query."""
         sentences, rejected = list[Sentence](), list[Row]()
         for entry in self.entries.get("", ()) if piece == 0 else ():
             split = self.splits.get(entry.qid)

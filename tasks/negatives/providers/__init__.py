@@ -1,11 +1,8 @@
-"""The interface of providers, which fill the slots of masked queries.
-
-A provider is asked for words, never for sentences, and chooses among the dictionary words of a slot's own primitive
-class and fine tag. So a fill cannot change an unmasked word or use a word from outside the dictionary.
+"""The interface of providers, which fill the slots of masked queries with words of the dictionary.
 
 A provider is a group of parameters, `ProviderSettings`, that makes a `Provider`. A package names its class under the
-entry-point group `penumbra.providers`, so that every process finds it; users then choose it by its name in
-`filling.providers` and set its parameters in `filling.plugins` (docs/extending.md has an example).
+entry-point group `penumbra.providers` (docs/extending.md has an example); users choose it by its name in
+`filling.providers`, and set its parameters in `filling.plugins`.
 """
 
 from abc import abstractmethod
@@ -143,8 +140,6 @@ class Provider(Protocol):
 
 
 class SharedSettings(Protocol):
-    """The parameters that all providers share."""
-
     @property
     def seed(self) -> int: ...
 
@@ -166,7 +161,6 @@ class TrainingText:
     tokens: Iterable[Tokens]
 
     def sentences(self) -> Iterator[list[str]]:
-        """Yield the lower-cased words of each query."""
         return ([token["text"].lower() for token in query] for query in self.tokens)
 
 

@@ -1,12 +1,8 @@
-"""The cache of paid answers: a question that a service has answered is never asked again.
+"""The cache of paid answers: a question that a service has answered is never asked again, and nothing is evicted.
 
-A question's entry has the digest of its content (service, model, prompt, text) as its key. It leads to the answer of
-the request that contained the question, or holds the error that the service gave for good. So the cache outlives every
-other setting: other providers, chunk sizes, limits, numbers of queries a request. Nothing is ever evicted.
-
-Several processes of one machine may read and write the cache at once (diskcache, SQLite); several machines may not. A
-lock on a file in the same folder, which the system releases when its holder dies, makes sure that only one process at a
-time asks a service the same questions.
+The key of a question is a digest of service, model, prompt and text. It leads to the answer of the request that had the
+question, or to the service's permanent error. Several processes of one machine may read and write at once (SQLite). A
+lock on a file, which the system releases when its holder dies, lets one process at a time ask the same questions.
 """
 
 import asyncio
@@ -90,7 +86,6 @@ class JSONText(diskcache.Disk):  # type: ignore[misc]
     """
 
     def put(self, key: str) -> tuple[str, bool]:
-        """Return a name as it is stored."""
         return key, True
 
     def get(self, key: Any, raw: bool) -> str:
@@ -98,7 +93,6 @@ class JSONText(diskcache.Disk):  # type: ignore[misc]
         return key if raw and isinstance(key, str) else self._refuse()
 
     def store(self, value: Any, read: bool, key: Any = diskcache.UNKNOWN) -> Any:
-        """Store a value as JSON, a long one in a file of its own."""
         return super().store(json.dumps(value), False, key)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
@@ -134,7 +128,6 @@ class Answers:
             ) from None
 
     def find(self, key: str) -> CacheEntry | None:
-        """Return what the cache holds about a question, or None."""
         entry = self.cache.get(f"question {key}", retry=True)
         if entry is None:
             return None
@@ -162,11 +155,9 @@ class Answers:
         return None if lists is None else [tuple(words) for words in lists]
 
     def refuse(self, key: str, error: str) -> None:
-        """Store that the service will not answer a question."""
         self.cache.set(f"question {key}", {"error": error}, retry=True)
 
     def close(self) -> None:
-        """Close the database."""
         self.cache.close()
 
     def lock(self, name: str) -> FileLock:

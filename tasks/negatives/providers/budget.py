@@ -1,12 +1,8 @@
 """The price table, and the budget that all runs at one time share.
 
-The account is stored with the answers. The most that a request can cost is reserved before it is sent, and what it did
-cost is charged afterwards. If nobody can know that, because the answer was lost or the run was killed, the most that it
-can have cost is charged.
-
-An account begins with the first run that asks. Runs that start before all others have ended share it, and so does the
-run after one that was killed. It ends with the last run that ends by itself, be it for want of money. So neither runs
-at the same time, nor a run that is killed and repeated, spend more than `max_cost_usd`.
+The account is stored with the answers. The most that a request can cost is reserved before it is sent, and charged if
+its cost stays unknown (the answer was lost, the run was killed). A killed run and the next one share an account, and so
+do concurrent runs: together they spend at most `max_cost_usd`.
 """
 
 import asyncio
@@ -77,7 +73,6 @@ class Budget:
 
     @property
     def account(self) -> Account:
-        """The current account."""
         return self.answers.cache.get(ROW, retry=True) or {"spent": 0.0, "runs": {}}
 
     def try_reserve(self, most: float) -> bool:
@@ -122,7 +117,6 @@ class Budget:
             cache.set(ROW, account)
 
     def _charge_killed_runs(self, account: Account) -> None:
-        """Charge what runs that were killed had reserved."""
         names = [name for name in account["runs"] if name != self.name and not self.answers.is_locked(name)]
         for name in names:
             account["spent"] += account["runs"].pop(name)["set_aside"]

@@ -1,11 +1,8 @@
 """The client of a hosted model: it asks every question that the cache of answers does not know, and stores each answer.
 
-Questions are asked in rounds: a round asks all open questions of a block once, and what its answers got wrong is open
-in the next, in requests of half the size and then alone, so that one query cannot spoil another's answer.
-
-A request that is lost is sent again as it was, after a growing pause or as long as the service asks for (tenacity). A
-limit is no failure: all requests wait. A service that only fails is left alone, and the next run asks what it left
-open. Runs that would ask the same take turns (`Answers.request_lock`) and share a budget (`Budget`).
+A round asks all open questions once; what its answers got wrong is asked again in requests of half the size, then
+alone. A lost request is sent again after a growing pause (tenacity), and a limit makes all requests wait. A service
+that only fails is left alone until the next run.
 """
 
 import asyncio
@@ -60,7 +57,6 @@ class Statistics:
     refused: Counter[str] = field(default_factory=Counter)
 
     def cost(self) -> str:
-        """Return what was spent, and what lost answers can have cost."""
         return f"${self.cost_usd:.4f}" + (f" and up to ${self.lost_usd:.4f} for lost answers" if self.lost_usd else "")
 
 
@@ -85,11 +81,9 @@ class Client:
         self._sending: set[asyncio.Task[None] | None] = set()
 
     def progress(self) -> str:
-        """Return how many questions are answered."""
         return f"{self.service.name} {self.statistics.done:,} of {counted(self.statistics.total, 'query')}"
 
     def line(self) -> str:
-        """Return one line about progress and cost."""
         s = self.statistics
         again = s.faults.total() + s.limited
         answered = f"{counted(s.requests, 'request')} answered, {s.in_flight} in flight, {again:,} sent again"
@@ -121,7 +115,6 @@ class Client:
         return [question for question in following if question]
 
     def key(self, question: Question) -> str:
-        """Return the question's key in the cache."""
         return question.key(self.service.cache_key)
 
     def question_slots(self, request: Sequence[Question]) -> list[QuestionSlot]:
@@ -171,7 +164,6 @@ class Client:
         return requests
 
     async def _ask_request(self, request: Sequence[Question]) -> None:
-        """Send a request and store its answer."""
         try:
             reply = await self._deliver(request)
         except ServiceError as error:

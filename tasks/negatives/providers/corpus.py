@@ -1,10 +1,8 @@
-"""Provider `corpus`: words drawn from the statistics of the training text.
+"""Provider `corpus`: words drawn from the statistics of the training text, without a key, a network or a model.
 
 A slot's word is drawn given the two words on either side, under a Kneser-Ney trigram model of the training queries, and
-given the words that it is related to (`penumbra.tasks.text.relations`). A candidate starts from the query, fills the
-slots of the first level and then those of the next ones: each level keeps the words of the level before and adds its
-own. Where a level adds several slots, they are drawn in turn, several times over (Gibbs sampling). It needs no key, no
-network and no model.
+given the words that it is related to (`penumbra.tasks.text.relations`). A candidate fills the first level, and each
+level keeps the words of the one before; several new slots are drawn in turn, several times over (Gibbs sampling).
 """
 
 from collections import Counter, defaultdict
@@ -120,7 +118,6 @@ class Sightings:
         self.totals: Floats = np.bincount(key, counts).astype(np.float64)  # of each distinct key
 
     def ids(self, lemmas: Iterable[str]) -> Ids:
-        """Return the lemmas' numbers; 0 for a lemma that is in no relation."""
         return np.array([self.index.get(lemma, 0) for lemma in lemmas], dtype=np.int64)
 
 
@@ -219,7 +216,6 @@ class Sampler:
                     yield fill
 
     def _targets(self, number: int, depth: int) -> list[Target]:
-        """Return the slots that a level of a chain adds to the level before."""
         chain, provider, targets = self.chains[number], self.provider, []
         if depth >= len(chain.levels):
             return []

@@ -40,8 +40,6 @@ def library() -> Any:
 
 
 class GeminiService(Service):
-    """A client of one server."""
-
     def __init__(self, settings: Gemini, prompt: Prompt) -> None:
         super().__init__(settings, prompt)
         self.threads = ThreadPoolExecutor(hosted.IN_FLIGHT, thread_name_prefix=self.name)
@@ -64,7 +62,6 @@ class GeminiService(Service):
         return model
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
-        """Return the variable text and the generation's settings; the static text is the system instruction."""
         offered = letters(questions)
         choices = {number: {"type": "STRING", "format": "enum", "enum": choice} for number, choice in offered.items()}
         form = {
@@ -100,7 +97,6 @@ class GeminiService(Service):
             raise lost("body is no answer") from None
 
     async def close(self) -> None:
-        """End the threads."""
         self.threads.shutdown(wait=False, cancel_futures=True)
 
 

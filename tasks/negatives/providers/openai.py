@@ -34,15 +34,12 @@ OUT_OF_MONEY = "insufficient_quota"
 
 
 class OpenAIService(Service):
-    """A client of one server."""
-
     def __init__(self, settings: OpenAI, prompt: Prompt) -> None:
         super().__init__(settings, prompt)
         self.structure = settings.structure
 
     @cached_property
     def client(self) -> Any:
-        """The library's client."""
         import httpx2
         import openai
 
@@ -54,7 +51,6 @@ class OpenAIService(Service):
         )
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
-        """Return the body of a chat completion."""
         form: dict[str, Any] = {"type": "json_object"}
         if self.structure == "json_schema":
             strict = {"name": "words", "strict": True, "schema": schema(questions)}
@@ -94,7 +90,6 @@ class OpenAIService(Service):
             raise lost("body is no chat completion") from None
 
     async def close(self) -> None:
-        """Close the connections."""
         if "client" in self.__dict__:
             await self.client.close()
 

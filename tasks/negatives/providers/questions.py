@@ -1,14 +1,8 @@
 """What a language model is asked about a query, and how its answer is read.
 
-A question is one line of text, such as
-
-    person [4 opens: A closes B fixes] the [6 red: A green B old] [5 door: A window B box].
-
-Each slot in brackets has a number (counted through the whole request, in the masking order within a line), the word
-that it replaces, and the words on offer, each with a letter. The answer is a JSON object from numbers to letters. So
-all requests of one shape have the same answer schema, with the letters as its enums, which services compile once.
-
-Levels are nested, so one answer fills all of them: level k takes the words of its own slots.
+A question is a line such as `person [4 opens: A closes B fixes] the [5 door: A window B box].`: each slot has a number,
+its word, and the words on offer by letter. The answer is a JSON object from numbers to letters, whose schema is the
+same for all requests of one shape. Levels are nested, so one answer fills all of them.
 """
 
 import hashlib

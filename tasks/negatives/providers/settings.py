@@ -25,7 +25,6 @@ class Corpus(ProviderSettings):
     free: ClassVar[bool] = True
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
-        """Return the provider, fitted to the training split."""
         from penumbra.tasks.negatives.providers.corpus import CorpusProvider
 
         return CorpusProvider(training.tokens, training.dictionary, filling.seed)
@@ -39,7 +38,6 @@ class Random(ProviderSettings):
     free: ClassVar[bool] = True
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
-        """Return the provider, which draws from the dictionary."""
         from penumbra.tasks.negatives.providers.random import RandomProvider
 
         return RandomProvider(training.dictionary, filling.seed)
@@ -80,7 +78,6 @@ class Llama(ProviderSettings):
         return {"weights": weights_digest(self.model), **drawn, "prompts": prompts}
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
-        """Return the provider with the model loaded."""
         from penumbra.tasks.negatives.providers.llama import LlamaProvider
 
         return LlamaProvider(training, filling, self.model, self.temperature)
@@ -146,11 +143,9 @@ class HostedSettings(ProviderSettings):
 
     @property
     def discount(self) -> float:
-        """The share of the price that is paid."""
         return 1.0
 
     def service(self, prompt: Any) -> Any:
-        """Return a client of the service (`hosted.Service`) for a `questions.Prompt`."""
         return resolve_name(self.service_path)(self, prompt)
 
     def cache_key(self, prompt: str) -> dict[str, Any]:
@@ -165,7 +160,6 @@ class HostedSettings(ProviderSettings):
         return {"options": filling.options, "cache_key": self.cache_key(load_prompt(filling.prompt, "queries").label)}
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
-        """Return the provider, which reads the answers from the cache."""
         from penumbra.tasks.negatives.providers.questions import WordLists, load_prompt
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists.of(training, filling)
@@ -199,7 +193,6 @@ class OpenAI(HostedSettings):
 
     @property
     def discount(self) -> float:
-        """The share of the price that is paid: half of it in a batch job."""
         return 0.5 if self.mode == "batch" else 1.0
 
     def cache_key(self, prompt: str) -> dict[str, Any]:

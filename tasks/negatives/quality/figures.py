@@ -1,16 +1,8 @@
 """The figures of a quality report: for each level and provider, with 95 % intervals by resampling videos.
 
-*Blind AUC* is how well a classifier that sees only the text tells negatives from their queries: TF-IDF over 1- and
-2-grams of words (min_df = 2, sublinear), logistic regression (C = 3), five folds grouped by video, mean ROC AUC;
-`blind_auc.characters` is the same over 2- to 4-grams of characters.
-
-*Plausibility* is how much negatives read like human text: 0 as random fills do, 1 as the queries do,
-`(LM(negatives) − LM(random fills of the same masks)) / (LM(queries) − LM(random fills))`, LM being the mean
-log-probability of the tokens of each sentence under an interpolated Kneser-Ney trigram model (discount 0.75) of human
-sentences that the provider did not draw from.
-
-*Attested relations* are the syntactic relations of a negative that its query lacks, as far as human text has them. An
-n-gram model lets "person wash a picture" pass, for its neighbours fit; its verb-object relation does not.
+docs/results/negatives.md defines them. *Plausibility* is `(LM(negatives) − LM(random fills)) / (LM(queries) −
+LM(random fills))`, LM being the mean log-probability of a token under an interpolated Kneser-Ney trigram model
+(discount 0.75) of human sentences that the provider did not draw from.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -46,7 +38,6 @@ Columns = dict[str, tuple[Numbers, Numbers]]  # metric → what was counted in e
 
 
 def is_total(metric: str) -> bool:
-    """Return whether a figure is a number of rows."""
     return metric.split(".", maxsplit=1)[0] in TOTALS
 
 
@@ -162,7 +153,6 @@ def put_equalities(measures: pa.Table, places: pd.DataFrame, reference: Referenc
 
 
 def _numbers(rows: pa.Table, name: str) -> Numbers:
-    """Return a column, with 0 for null."""
     column = rows[name]
     column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
     numbers: Numbers = pc.fill_null(column, 0).to_numpy()
@@ -229,7 +219,6 @@ def blind_auc(
 
 
 def put_blind_auc(rows: Sequence[Negative], unit: str, figures: Figures) -> None:
-    """Add the AUC of a blind classifier."""
     places = figures.places(rows)
     for level, name, chosen in groups_of(places):
         if len(chosen) < MIN_ROWS:

@@ -22,7 +22,6 @@ STAGE = "measures"
 
 
 def measure(row: Negative, reference: Reference) -> dict[str, Any]:
-    """Return a row of `measures`."""
     fills = fills_of(row.masked, row.negative) if row.masked is not None else None
     form, own = normal_form(row.negative), normal_form(row.query)
     forms, lemmatised_forms = reference.forms_of_video(row.vid)
@@ -57,7 +56,6 @@ def measure(row: Negative, reference: Reference) -> dict[str, Any]:
 
 
 def measure_all(rows: Iterable[Negative], reference: Reference) -> pa.Table:
-    """Return the table `measures` of some negatives."""
     return table_of(STAGE, [measure(row, reference) for row in rows])
 
 
@@ -75,29 +73,23 @@ class Measures(Stage):
 
     @property
     def dataset(self) -> str:
-        """The data set that the negatives are evaluated against."""
         return self.data.name
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """The negatives, and the artifacts that they are evaluated against."""
         return tuple(it for it in (self.negatives.artifact, self.data.annotations, self.data.tags) if it)
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of what says which words entail each other."""
         return wordnet_inputs()
 
     @cached_property
     def pieces(self) -> Sequence[int]:
-        """The numbers of the negatives' parts."""
         return range(len(self.negatives.store.manifest(self.negatives.artifact).parts))
 
     @cached_property
     def reference(self) -> Reference:
-        """The data set, read once in each process."""
         return read_reference(self.data.name, self.data.annotated)
 
     def part(self, piece: int) -> Part:
-        """Measure the negatives of one part."""
         rows = self.negatives.part(piece)
         return Part(measure_all(rows, self.reference), len(rows), len(rows))

@@ -55,7 +55,6 @@ class AnnotatedDataset:
     tables: list[tuple[pa.Table, pa.Table]] = field(default_factory=list)
 
     def annotated(self) -> Iterable[tuple[pa.Table, pa.Table]]:
-        """Return the tables `annotations` and `tags`, part by part."""
         if self.annotations is None or self.tags is None:
             return self.tables
         return zip(self.store.parts(self.annotations), self.store.parts(self.tags), strict=True)
@@ -81,11 +80,9 @@ class ArtifactNegatives:
 
     @property
     def masks(self) -> Artifact | None:
-        """The masks; None for negatives that are whole sentences."""
         return next(iter(self.ancestors.get("masks", ())), None)
 
     def dataset(self) -> AnnotatedDataset:
-        """Return the data set that the negatives were made from."""
         annotations = self.ancestors["annotations"][0]
         return AnnotatedDataset(self.store, annotations.dataset, annotations, self.ancestors["tags"][0])
 

@@ -49,7 +49,6 @@ SHARES += (
 
 
 def figures_by_name(rows: Iterable[Mapping[str, Any]]) -> FiguresByName:
-    """Return the figures by level, provider and metric."""
     return {(row["level"], row["provider"], row["metric"]): row["value"] for row in rows}
 
 
@@ -98,7 +97,6 @@ def figure_tables(figures: FiguresByName) -> list[tuple[str, Table]]:
 
 
 def write_page(rows: Sequence[Mapping[str, Any]], manifest: Manifest, path: str) -> str:
-    """Return the page in markdown."""
     notes = "".join(f"- {plain(note)}\n" for note in manifest.notes)
     tables = [f"## {plain(name)}\n\n{markdown_table(*table)}" for name, table in figure_tables(figures_by_name(rows))]
     head = f"# {manifest.dataset}: how good the negatives are"

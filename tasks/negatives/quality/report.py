@@ -1,8 +1,7 @@
 """Stage `quality`: the quality report of an artifact of negatives, or of anyone's file, as a table of figures.
 
-Counts see every row. Blind AUC by words and plausibility see at most 10,000 queries, and what needs a parser or the
-sentence encoder a smaller sample. Queries are drawn by their ids: the same ones, whatever their order. A control is
-evaluated by the same measures: random fills of the same masks.
+Counts see every row, blind AUC by words and plausibility at most 10,000 queries, and what needs a parser or an encoder
+a smaller sample, drawn by the queries' ids. Random fills of the same masks are a control.
 """
 
 import heapq
@@ -250,23 +249,19 @@ class Quality(Stage):
 
     @property
     def dataset(self) -> str:
-        """The data set that the negatives are evaluated against."""
         return self.data.name
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """The negatives, and what they are evaluated against, if they are artifacts."""
         own = [self.negatives.artifact] if isinstance(self.negatives, ArtifactNegatives) else []
         return tuple(it for it in (*own, self.measures, self.data.annotations, self.data.tags) if it)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the settings and the sentence encoder."""
         return self.judging.model_dump(mode="json", exclude={"judge"}) | {
             "sentence_model": self.encoding.sentence_model
         }
 
     def determines(self) -> dict[str, Any]:
-        """Return the settings that have not their default, and the sentence encoder."""
         settings = self.judging.model_dump(mode="json", exclude={"judge"}, exclude_defaults=True)
         return {**settings, "sentence_model": self.encoding.sentence_model}
 
@@ -352,5 +347,4 @@ def _publish(quality: Artifact) -> None:
 
 
 def page_of(store: Store, quality: Artifact) -> str:
-    """Return the report as a page in markdown."""
     return write_page(store.table(quality).to_pylist(), store.manifest(quality), quality.path)

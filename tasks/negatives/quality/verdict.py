@@ -1,16 +1,8 @@
 """The verdict of the quality report, in words: how natural the negatives of a level are.
 
 A judge is a language model of text: the `naturalness` of a level is 0 where its sentences are as likely as random fills
-of the same masks, and 1 where they are as likely as the queries. The verdict is where the 95 % interval lies:
-
-| verdict | interval |
-| --- | --- |
-| as natural as the queries | reaches 1, and lies above 0.5 |
-| less natural than the queries | between 0 and 1, reaches 0.5 |
-| near random | below 0.5 |
-| too few sentences to say | any other, one wider than 1, or of fewer than 50 sentences or 10 videos |
-
-If the judge has also chosen the words, a second judge decides with it, and the worse verdict counts.
+of the same masks, and 1 where they are as likely as the queries. The verdict is where the 95 % interval lies
+(docs/guides/quality.md). If the judge has also chosen the words, a second judge decides with it: the worse one counts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
