@@ -58,7 +58,6 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	@$(BIN)/python -m bench.pipeline
 	@$(BIN)/python -m bench.engines
 	@$(BIN)/python -m bench.training
 	@$(BIN)/python -m bench.features

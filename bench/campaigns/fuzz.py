@@ -15,7 +15,8 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pyarrow as pa
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.decoders import Decoder, decode_in_threads
@@ -37,7 +37,6 @@ BATCH = 250  # cases per process
 PATIENCE = 300  # seconds that a batch may take
 MATRIX = np.random.default_rng(0).standard_normal((10, 6)).astype(np.float32)
 INTACT, CASE = "intact", "case"
-LIBVERS = {"old": "earliest", "new": "latest"}
 CONTAINERS = {"mp4": "libx264", "mkv": "libx264", "ts": "libx264", "avi": "mpeg4", "mov": "mjpeg"}
 
 
@@ -81,9 +80,9 @@ def _saved(save: Callable[..., None], **arrays: Any) -> bytes:
     return stream.getvalue()
 
 
-def _hdf5(libver: str, **options: Any) -> bytes:
+def _hdf5(libver: str, options: dict[str, Any]) -> bytes:
     stream = io.BytesIO()
-    with h5py.File(stream, "w", libver=LIBVERS[libver]) as file:
+    with h5py.File(stream, "w", libver=libver) as file:
         for vid in "abc":
             file.create_dataset(f"{vid}/c3d" if vid == "c" else vid, data=MATRIX, **options)
     return stream.getvalue()
@@ -91,15 +90,13 @@ def _hdf5(libver: str, **options: Any) -> bytes:
 
 def files() -> dict[str, tuple[bytes, ...]]:
     """Return intact files of each format."""
+    summed = {"chunks": (4, 6), "fletcher32": True}
     packed = {"chunks": (4, 6), "compression": "gzip", "shuffle": True}
     return {
         "npy": (_saved(np.save, arr=MATRIX), _saved(np.save, arr=np.asfortranarray(MATRIX.astype(np.float16)))),
         "npz": (_saved(np.savez, features=MATRIX), _saved(np.savez_compressed, features=MATRIX)),
         "h5": (
-            _hdf5("old"),
-            _hdf5("old", **packed),
-            _hdf5("new", **packed),
-            _hdf5("new", chunks=(4, 6), fletcher32=True),
+            *(_hdf5(*it) for it in (("earliest", {}), ("earliest", packed), ("latest", packed), ("latest", summed))),
         ),
     }
 
@@ -133,7 +130,9 @@ def _imported(path: Path) -> Outcome:
         part = stage.part(vids)
     except FeatureError:
         return Outcome(reasons=Counter({"no HDF5 file": 1}))
-    kept = dict(zip(part.rows["vid"].to_pylist(), _matrices(part.rows), strict=True))
+    kept = dict(
+        zip(part.rows["vid"].to_pylist(), (matrix_of(rows.values) for rows in part.rows["features"]), strict=True)
+    )
     reasons = {row["qid"]: row["reason"] for row in part.rejected}
     whole = {vid: np.array_equal(matrix, MATRIX.astype(np.float16)) for vid, matrix in kept.items()}
     outcome.losses += sum((vid in kept) == bool(reasons.get(vid)) for vid in vids)
@@ -144,10 +143,6 @@ def _imported(path: Path) -> Outcome:
     return outcome
 
 
-def _matrices(rows: pa.Table) -> Iterator[Any]:
-    return (matrix_of(several.values) for several in rows["features"])
-
-
 def run_files(suffix: str, cases: int) -> Outcome:
     """Import damaged files of a format in processes; the end of a process is a crash."""
     begun, total = time.monotonic(), Outcome()
@@ -155,25 +150,18 @@ def run_files(suffix: str, cases: int) -> Outcome:
     context.set_forkserver_preload([__name__])
     for start in range(0, cases, BATCH):
         count = min(BATCH, cases - start)
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_send, args=(there, suffix, start, count))
-        process.start()
-        there.close()
-        try:
-            total.add(here.recv() if here.poll(PATIENCE) else Outcome(count, crashes=1, reasons=Counter(hung=count)))
-        except EOFError:
-            process.join()
-            ended = f"process ended with {process.exitcode}"
-            total.add(Outcome(count, crashes=1, reasons=Counter({ended: count})))
-            print(f"{suffix} cases {start} to {start + count - 1}: {ended}", file=sys.stderr)
-        process.kill()
-        process.join()
+        with ProcessPoolExecutor(1, context) as pool:
+            future = pool.submit(import_batch, suffix, start, count)
+            try:
+                total.add(future.result(PATIENCE))
+            except (BrokenProcessPool, TimeoutError) as error:
+                reason = "hung" if isinstance(error, TimeoutError) else "ended its process"
+                total.add(Outcome(count, crashes=1, reasons=Counter({reason: count})))
+                print(f"{suffix} cases {start} to {start + count - 1}: {reason}", file=sys.stderr)
+                for process in pool._processes.values():
+                    process.kill()
     total.seconds = time.monotonic() - begun
     return total
-
-
-def _send(there: Any, suffix: str, start: int, count: int) -> None:
-    there.send(import_batch(suffix, start, count))
 
 
 def run_videos(cases: int, workers: int = 2) -> Outcome:
