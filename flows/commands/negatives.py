@@ -183,7 +183,7 @@ def quality(
             min=1,
             metavar="ROWS",
             help="Write a sheet of so many negatives of all FILEs for people to judge, without their origins, and a "
-            "key beside it; needs --output.",
+            "key in the same folder; needs --output.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="With --blind: another seed draws other negatives.")] = 0,
@@ -200,7 +200,7 @@ def quality(
     """
     if score:
         if negatives or blind:
-            raise typer.BadParameter("--score takes neither FILE nor --blind: the key beside the sheet has the origins")
+            raise typer.BadParameter("--score takes neither FILE nor --blind: the key of the sheet has the origins")
         _score(score, output)
         return
     if not negatives:

@@ -23,7 +23,7 @@ SHINE = "recomposed_queries"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 NOT_TEXT = "row is not UTF-8"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
-FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # what a spreadsheet runs, and what `inert` made of it
+FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # text that a spreadsheet runs, and the same after `inert`
 FORMS = (
     "give SHINE's JSON lines (qid, query, recomposed_queries), or qid, level, query and negative: as JSON lines, an "
     "object on each line, as .csv or .tsv with a header, or as .parquet; in UTF-8"
@@ -36,7 +36,7 @@ class NegativesError(PenumbraError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One negative of a file; `fault` says why it can't be used, and `value` is what people see of it."""
+    """One negative of a file; `fault` says why it can't be used, and `value` is how messages show it."""
 
     value: str
     qid: str = ""
@@ -102,7 +102,7 @@ def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, 
             yield last, {name: not_inert(cell) for name, cell in row.items() if isinstance(cell, str)}, fault
     except csv.Error as error:
         raise NegativesError(
-            f"{path}: the row after line {last} can't be read ({error}): mend it, as what follows can't be told apart"
+            f"{path}: the row after line {last} can't be read ({error}): correct it, because the rows after it can't be separated"
         ) from None
 
 

@@ -156,7 +156,7 @@ class Fills(Stage):
         return make_provider(self.provider, load_dictionary(self.dictionary), training, self.filling, run_id())
 
     def part(self, piece: int) -> Part:
-        """Fill one part, or what the other providers left open of it."""
+        """Fill one part, or the levels of it that the other providers did not fill."""
         tags, masks, *fills = read_part(piece, self.tags, self.masks, *self.others)
         candidates = self.filling.candidates_of(self.provider)
         if not self.others:

@@ -69,7 +69,7 @@ class Review:
 
 
 def read_review(store: Store, path: Path, dataset: str) -> Review:
-    """Return the review in a file; raise `ReviewError` if it is none, or is of other negatives."""
+    """Return the review in a file; raise `ReviewError` if it is no review of these negatives."""
     save = f"save it again on the page that `penumbra browse {dataset}` writes"
     try:
         content = path.read_bytes()
@@ -117,7 +117,7 @@ def _take(store: Store, review: Review, path: Path, lines: list[tuple[int, str]]
         except ValidationError as error:
             fault = _fault(error)
             if error.errors()[0]["type"] == "json_invalid":
-                raise ReviewError(f"{path}, line {number}: {fault}: mend it; nothing was taken") from None
+                raise ReviewError(f"{path}, line {number}: {fault}: correct it; nothing was taken") from None
         own = chosen.get((given.qid, given.level)) if given else None
         if given and not own:
             fault = "the negatives have no such qid and level"

@@ -101,7 +101,7 @@ class GeminiService(Service):
 
 
 def reply_of(body: dict[str, Any], model: str) -> Reply:
-    """Return Gemini's answer as a reply; raise one of `MALFORMED` if it is none."""
+    """Return Gemini's answer as a reply; raise one of `MALFORMED` if it is no answer."""
     usage = body.get("usage_metadata") or {}
     is_blocked = (body.get("prompt_feedback") or {}).get("block_reason")
     text, problem = None, "model refused" if is_blocked else "answer is empty"

@@ -95,7 +95,7 @@ class OpenAIService(Service):
 
 
 def reply_of(body: dict[str, Any]) -> Reply:
-    """Return a chat completion as a reply; raise one of `MALFORMED` if it is none."""
+    """Return a chat completion as a reply; raise one of `MALFORMED` if it is no such body."""
     usage = body.get("usage") or {}
     text, problem = None, "answer is empty"
     for choice in body["choices"][:1]:

@@ -71,11 +71,11 @@ def write_sheet(store: Store, references: Sequence[str], count: int, seed: int, 
     """Write a sheet of about `count` rows and its key; return how many rows there are of each origin, and what to do.
 
     Every origin and level has as many rows. At a level the same queries are drawn from all origins, as far as they
-    have them. Raises `NegativesError` if a file is there already, or the rows are too few.
+    have them. Raises `NegativesError` if a file exists already, or the rows are too few.
     """
     for file in sheet, key_file(sheet):
         if file.exists():
-            raise NegativesError(f"{file} is there already, perhaps filled in: name another with --output")
+            raise NegativesError(f"{file} exists already, perhaps filled in: name another with --output")
     if len({*references}) < len(references):
         raise NegativesError("the same negatives are given twice: give each origin once")
     sources, groups = list[dict[str, str]](), dict[tuple[int, int], list[tuple[Negative, str]]]()

@@ -42,9 +42,9 @@ def is_total(metric: str) -> bool:
 
 
 def providers_of(places: pd.DataFrame) -> list[str]:
-    """Return the names that figures are put down for: `ALL` and, if there are several, each provider.
+    """Return the names of the figures: `ALL` and, if there are several, each provider.
 
-    A control is never put together with others.
+    A control is never counted with others.
     """
     alone = sorted(places["provider"].unique())
     if any(name == QUERIES or name.startswith(CONTROL) for name in alone):

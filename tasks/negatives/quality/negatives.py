@@ -136,7 +136,7 @@ class FileNegatives:
 
     @cached_property
     def rows(self) -> list[Negative]:
-        """All rows; raises `NegativesError` naming the first that is none."""
+        """All rows; raises `NegativesError` that names the first row that is no negative."""
         rows = []
         for entry in read_entries(self.path):
             fault = entry.fault or ("" if entry.query else "its query is missing")
@@ -144,7 +144,7 @@ class FileNegatives:
             if fault or not entry.text:
                 place = entry.value.partition(": ")[0]
                 raise NegativesError(
-                    f"{self.path}, {place}: {fault or 'negative is empty'}: mend the row or take it out"
+                    f"{self.path}, {place}: {fault or 'negative is empty'}: correct the row or delete it"
                 )
             about = entry.qid, entry.vid, entry.level, entry.query
             known = entry.masked, None, entry.similarity

@@ -61,7 +61,7 @@ def newest_report(store: Store, negatives: Artifact) -> tuple[Manifest, FiguresB
 
 
 def cell(figures: FiguresByName, level: int, provider: str, metric: str) -> str:
-    """Return a figure with its interval, a share in per cent and a count as a whole number; a dash if there is none."""
+    """Return a figure with its interval, a share in per cent and a count as a whole number; a dash if it is unknown."""
     value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
     is_count = metric == "rows" or is_total(metric)
     form = ".1%" if metric in SHARES else ",.0f" if is_count else ".3f"

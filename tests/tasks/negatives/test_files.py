@@ -1,4 +1,4 @@
-"""Files of others' negatives: every form and every fault, told by the row."""
+"""Files of others' negatives: every form and every fault, by row."""
 
 import json
 from pathlib import Path

@@ -216,7 +216,7 @@ def test_a_row_that_is_no_verdict_is_refused_with_reviewer_line_and_reason_and_t
     [
         ("\n\n", "its first line is no header .*: save it again on the page that `penumbra browse corner` writes"),
         ("{}", "its first line is no header of a review .dataset Field required"),
-        ('HEADER\n{"qid":', "bad.jsonl, line 2: Invalid JSON: .*: mend it; nothing was taken"),
+        ('HEADER\n{"qid":', "bad.jsonl, line 2: Invalid JSON: .*: correct it; nothing was taken"),
         ("HEADER", "bad.jsonl has no verdict that can be used: save it again"),
         ("HEADER\n{}", "bad.jsonl has no verdict that can be used: bad.jsonl, line 2, by ann .*: qid Field required"),
         (

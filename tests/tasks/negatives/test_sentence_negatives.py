@@ -76,9 +76,9 @@ def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, 
     training = {row["query"] for row in queries.values() if row["split"] == "train"}
     tests = {normal_form(row["query"]) for row in queries.values() if row["split"] != "train"}
     tests -= {normal_form(text) for text in training}
-    said: defaultdict[str, set[str]] = defaultdict(set)
+    spoken: defaultdict[str, set[str]] = defaultdict(set)
     for row in queries.values():
-        said[row["vid"]].add(stage.chooser.leakage.lemmatised(row["query"]))
+        spoken[row["vid"]].add(stage.chooser.leakage.lemmatised(row["query"]))
     found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in store.table(made).to_pylist():
         found[row["qid"]].append(row)
@@ -87,7 +87,7 @@ def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, 
         assert [row["level"] for row in rows] == [1, 2, 3]
         assert {row["negative"] for row in rows} <= training
         assert not {normal_form(row["negative"]) for row in rows} & tests
-        assert not {stage.chooser.leakage.lemmatised(row["negative"]) for row in rows} & said[queries[qid]["vid"]]
+        assert not {stage.chooser.leakage.lemmatised(row["negative"]) for row in rows} & spoken[queries[qid]["vid"]]
         nearness = [row["similarity"] for row in rows]
         assert 0.9 >= nearness[0] > nearness[1] > nearness[2]
         assert all({"same_video", "test_split", "ceiling", "falling"} <= set(row["checks"]) for row in rows)
@@ -189,10 +189,10 @@ def test_a_file_of_another_data_set_is_an_error(make: Make, tmp_path: Path) -> N
     with pytest.raises(NegativesError, match="no qid is of a training query of corner, the first is 'x_1'"):
         build(make(file))
     file = put(tmp_path / "loud.jsonl", {"qid": "\x1b[31m" * 1000, "level": 1, "query": "a dog eats."})
-    with pytest.raises(NegativesError) as told:
+    with pytest.raises(NegativesError) as caught:
         build(make(file))
-    assert str(told.value).isprintable()
-    assert len(str(told.value)) < 300
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
 
 
 def test_without_a_file_it_is_what_was_imported_last(make: Make, store: Store, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A folder for the Hub: `datasets` opens it, its card tells what it is."""
+"""A folder for the Hub: `datasets` opens it, its card describes it."""
 
 import json
 import os
@@ -50,10 +50,10 @@ def built(store: Store) -> Artifact:
 
 
 def written(store: Store, folder: Path, **options: Any) -> tuple[list[str], list[str]]:
-    told: list[str] = []
+    lines: list[str] = []
     return write_folder(
-        store, store.newest("mine", "negatives"), folder, "owner/name", warn=told.append, **options
-    ), told
+        store, store.newest("mine", "negatives"), folder, "owner/name", warn=lines.append, **options
+    ), lines
 
 
 def test_datasets_opens_the_folder(store: Store, built: Artifact, tmp_path: Path) -> None:
@@ -105,11 +105,11 @@ def test_no_row_group_is_empty(store: Store, tmp_path: Path) -> None:
     assert groups == [1, 1, 1]
 
 
-def test_the_card_tells_how_they_were_made_and_nothing_of_this_machine(
+def test_the_card_says_how_they_were_made_and_nothing_of_this_machine(
     store: Store, built: Artifact, tmp_path: Path
 ) -> None:
-    _, told = written(store, tmp_path / "out", licence="cc-by-4.0")
-    assert told == ["1 of 2 training queries lack some of the three levels: only what they have is written"]
+    _, lines = written(store, tmp_path / "out", licence="cc-by-4.0")
+    assert lines == ["1 of 2 training queries lack some of the three levels: only what they have is written"]
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     _, head, text = card.split("---\n", 2)
     about = yaml.safe_load(head)
@@ -147,10 +147,10 @@ def test_nothing_is_written_where_there_is_nothing(store: Store, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "line"),
     [(["--format", "parquet"], "--format parquet needs --output"), (["--format", "hf"], "--format hf needs --output")],
 )
-def test_what_can_not_be_is_said(store: Store, arguments: list[str], told: str) -> None:
+def test_an_output_that_is_needed_is_named(store: Store, arguments: list[str], line: str) -> None:
     done = CliRunner().invoke(app, ["export", "mine", *arguments])
     assert done.exit_code == 2
-    assert told in " ".join(done.output.replace("│", " ").split())
+    assert line in " ".join(done.output.replace("│", " ").split())

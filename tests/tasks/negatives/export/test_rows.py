@@ -50,7 +50,7 @@ def build(
 
 @pytest.fixture
 def built(store: Store) -> Store:
-    """Two parts; of c2 the second level has no negative, d2 has none at all. Newer masks lie beside."""
+    """Two parts; of c2 the second level has no negative, d2 has none at all. There are newer masks, too."""
     qids = [["a1", "b1"], ["c2", "d2", "e2"]]
     levels = {"a1": (1, 2, 3), "b1": (3, 2, 1), "c2": (1, 3), "d2": (), "e2": (1, 2, 3)}
     annotations = build(store, "annotations", [[query(qid) for qid in part] for part in qids])
@@ -96,7 +96,7 @@ def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> N
         next(export_rows(store, store.newest("scenes", "negatives"), "shine"))
 
 
-def test_whole_sentences_are_exported_but_where_masks_are_told(store: Store) -> None:
+def test_whole_sentences_are_exported_except_to_formats_with_masks(store: Store) -> None:
     annotations = build(store, "annotations", [[query("a1")]])
     build(store, "negatives", [[chosen("a1", 1)]], (annotations,))
     for format_ in SENTENCE_FORMATS:

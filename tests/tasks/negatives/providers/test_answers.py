@@ -98,9 +98,9 @@ def test_a_row_names_no_file_outside_the_cache(tmp_path: Path) -> None:
 def test_a_cache_of_version_0_1_is_read_as_it_is(tmp_path: Path) -> None:
     """It was written through diskcache's own disk, with values that are JSON already."""
     entry = {"answer": "name", "number": 1, "first": 1, "asker": "x"}
-    said = json.loads(json.dumps(answer("{}" * 30_000).__dict__ | {"seconds": 0.2, "retries": 0}))
+    row = json.loads(json.dumps(answer("{}" * 30_000).__dict__ | {"seconds": 0.2, "retries": 0}))
     with diskcache.Cache(str(tmp_path)) as old:
-        old.set("answer name", json.dumps(said))
+        old.set("answer name", json.dumps(row))
         old.set("question a", json.dumps(entry))
         old.set("offer a", json.dumps([["a", "b"]]))
     answers = Answers(tmp_path)

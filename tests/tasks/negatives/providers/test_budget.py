@@ -52,7 +52,7 @@ def test_runs_at_once_share_the_limit_and_the_next_one_begins_anew(answers: Answ
         first.charge(0.7, 0.7)
         with Budget(1.0, answers) as second:
             assert not second.try_reserve(0.4)
-        assert not first.try_reserve(0.4), "the account goes on with who is left"
+        assert not first.try_reserve(0.4), "the account continues with the other run"
     with Budget(1.0, answers) as third:
         assert third.try_reserve(1.0)
 
@@ -92,14 +92,14 @@ def test_what_was_under_way_at_a_kill_is_booked_at_its_most_and_the_account_goes
     process = subprocess.Popen([sys.executable, "-c", RESERVE, answers.folder], cwd=PROJECT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"under way\n"
-    with Budget(1.0, answers) as beside:
-        assert beside.account["spent"] == pytest.approx(0.3)
-        assert not beside.try_reserve(0.5), "another run's request is under way"
+    with Budget(1.0, answers) as other:
+        assert other.account["spent"] == pytest.approx(0.3)
+        assert not other.try_reserve(0.5), "another run's request is under way"
         process.kill()
         process.wait()
-        assert not asyncio.run(beside.reserve(0.5)), "and can have cost what was set aside for it"
-        assert beside.account["spent"] == pytest.approx(0.6)
-        assert beside.try_reserve(0.4)
+        assert not asyncio.run(other.reserve(0.5)), "and can have cost what was set aside for it"
+        assert other.account["spent"] == pytest.approx(0.6)
+        assert other.try_reserve(0.4)
 
 
 def test_a_run_after_a_kill_goes_on_with_what_is_left_and_the_one_after_it_anew(answers: Answers) -> None:

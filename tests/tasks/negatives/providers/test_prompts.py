@@ -1,4 +1,4 @@
-"""Prompt files: what is one, what is none, and that a row's label says which text was sent."""
+"""Prompt files: which are valid, and that a row's label names the text that was sent."""
 
 from pathlib import Path
 

@@ -172,7 +172,7 @@ def test_the_command_writes_scores_and_never_overwrites(
     assert "24 rows: 4 of each of 2 origins and 3 levels" in shown
     code, shown = penumbra(*origins, "--blind", "24", "--output", "sheet.csv")
     assert code != 0
-    assert "sheet.csv is there already" in shown
+    assert "sheet.csv exists already" in shown
     assert "too few for 6 groups" in penumbra(*origins, "--blind", "5", "--output", "few.csv")[1]
     assert "given twice" in penumbra(origins[0], origins[0], "--blind", "9", "--output", "few.csv")[1]
     fill(tmp_path / "sheet.csv", natural_where_flat)

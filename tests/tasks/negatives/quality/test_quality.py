@@ -144,7 +144,7 @@ def test_a_bad_row_is_one_line_with_file_row_and_remedy(tmp_path: Path, line: st
         _ = FileNegatives(path).rows
     text = str(caught.value)
     assert text.startswith(f"{path}, ")
-    assert f"line 2: {fault}: mend the row or take it out" in text
+    assert f"line 2: {fault}: correct the row or delete it" in text
     assert "\n" not in text
 
 
