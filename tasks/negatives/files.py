@@ -102,7 +102,7 @@ def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, 
             yield last, {name: not_inert(cell) for name, cell in row.items() if isinstance(cell, str)}, fault
     except csv.Error as error:
         raise NegativesError(
-            f"{path}: the row after line {last} can't be read ({error}): correct it, because the rows after it can't be separated"
+            f"{path}: the row after line {last} can't be read ({error}): correct it, so that later rows can be read"
         ) from None
 
 
