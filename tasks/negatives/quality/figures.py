@@ -77,7 +77,8 @@ class Figures:
             names = (("level", pa.int8()), ("provider", pa.string()), ("vid", pa.string()))
             rows = pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in names})
         frame: pd.DataFrame = rows.select(["level", "provider", "vid"]).to_pandas(categories=["provider", "vid"])
-        return frame.assign(video=frame.pop("vid").map(self.videos).astype(np.int64))
+        frame["video"] = frame.pop("vid").map(self.videos).astype(np.int64)
+        return frame
 
     def put(self, level: int, provider: str, metric: str, estimate: Estimate | float) -> None:
         """Add a figure, with `metric.low` and `metric.high` if it has an interval; undefined figures are left out."""
@@ -164,7 +165,8 @@ def put_similarity(qids: Sequence[str], cosines: Floats, places: pd.DataFrame, f
     ones = np.ones(len(cosines), dtype=np.int8)
     paraphrases = (cosines > PARAPHRASE).astype(np.int8)
     figures.put_columns(places, {"similarity": (cosines, ones), "paraphrases": (paraphrases, ones)})
-    rows = places.assign(qid=pd.Categorical(np.array(qids)), cosine=cosines).sort_values(["qid", "level"], kind="stable")
+    rows = places.assign(qid=pd.Categorical(np.array(qids)), cosine=cosines)
+    rows = rows.sort_values(["qid", "level"], kind="stable")
     rows["falls"] = ~(rows.groupby("qid", observed=True)["cosine"].diff() >= 0)  # the first level has none before it
     queries = rows.groupby("qid", observed=True).agg(
         size=("level", "size"),
