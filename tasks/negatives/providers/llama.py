@@ -52,7 +52,8 @@ ALIKE = 8.0  # preference for a noun that is of the same kind as the query's, by
 TERM = 5.0  # preference for a word that forms a term with the noun after it or the modifier before it
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
 EXPECTED = 0.5  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
-MODIFIER = 0.9  # the same share for modifiers: their noun shall decide ("glass bowl", not "cake bowl")
+EXPECTED_NOUN = 0.2  # the same share for nouns, which differ from sentence to sentence anyway
+EXPECTED_MODIFIER = 0.9  # the same share for modifiers: their noun shall decide ("glass bowl", not "cake bowl")
 RAREST = -8.0  # log P(word | the words before it) from which it is no less expected
 
 
@@ -287,7 +288,8 @@ class Beam:
             if len(false) == count:
                 break
         places = (false or entailed[:count] * (turn > 0))[index::number]
-        share = MODIFIER if self.query.tokens[slot.token]["dep"] in MODIFIERS else EXPECTED
+        share = EXPECTED_NOUN if is_noun else EXPECTED
+        share = EXPECTED_MODIFIER if self.query.tokens[slot.token]["dep"] in MODIFIERS else share
         return {
             words.texts[at]: float(KNOWN * words.known[at] + alike[at] + term[at] - share * max(expected[at], RAREST))
             for at in places
