@@ -21,13 +21,16 @@ MADE_BY = {  # stage → flow that makes it, if that is not build-negatives
     "patch_features": "extract-features",
     "metrics": "train-grounding",
     "visual_dynamic_queries": "train-grounding",
+    "judging_texts": "evaluate-grounding",
     "calibration": "evaluate-grounding",
     "predictions": "evaluate-grounding",
+    "existence": "evaluate-grounding",
     "evaluation": "evaluate-grounding",
     "ablation": "ablation",
 }
 REVIEWS = "reviews"  # a stage that `rm` removes only by its name
-RESULTS = {"metrics", "evaluation", "ablation", REVIEWS}  # stages whose newer artifacts do not replace older ones
+# Stages whose newer artifacts do not replace older ones
+RESULTS = {"metrics", "evaluation", "ablation", "judging_negatives", REVIEWS}
 
 
 PINS = ".pins"  # folder of the pins

@@ -223,6 +223,18 @@ TABLES = {
         ),
         value=Column(FLOAT64, "value of the number"),
     ),
+    "existence": _table(
+        "a sentence that is false of a query's video, and that a training run was asked",
+        run=RUN,
+        split=Column(TEXT, "split of the query"),
+        qid=QID,
+        kind=Column(TEXT, "`another video`, `near real`, `level 1 by corpus` …, or the kind of an imported sentence"),
+        sentence=Column(TEXT, "the sentence"),
+        other_qid=Column(TEXT, "id of the query of another video that a near real sentence is; else null", True),
+        existence=Column(FLOAT32, "its existence in the query's video; null if the run is not calibrated", True),
+        exchanged=Column(FLOAT32, "existence of the query in the video of a near real sentence; else null", True),
+        windows=Column(MOMENTS, "`start` and `end` in seconds and `score`, best first"),
+    ),
     "evaluation": _table(
         "a figure of a training run",
         run=RUN,
@@ -231,10 +243,11 @@ TABLES = {
             TEXT,
             "`all`, a type of novel composition, or `held out` for the figures of the model's own family. Baselines"
             " over all queries of the split are `constant window` (the best one of the training split), `constant "
-            "window by verb`, and `another query` (the run's predictions for a query of another video)",
+            "window by verb`, and `another query` (the run's predictions for a query of another video). Kinds of false "
+            "sentences (`existence`) are subsets, too",
         ),
         metric=METRIC,
-        value=Column(FLOAT64, "value in percent, except `queries` (a count) and probabilities"),
+        value=Column(FLOAT64, "value in percent, except `queries` and `sentences` (counts) and probabilities"),
     ),
     "ablation": _table(
         "a figure of a row of a grid, trained with one seed",
@@ -281,6 +294,17 @@ TABLES = {
         {"section": Column(TEXT, "title of the section"), "text": Column(TEXT, "text of the section, in markdown")},
     ),
 }
+
+TABLES["judging_negatives"] = Table(
+    "a sentence that is false of a query's video, for judging alone",
+    TABLES["negatives"].columns
+    | {
+        "level": Column(INT8, "1 (fewest words replaced) to 3; 0 for a sentence of a file"),
+        "provider": Column(TEXT, "the provider; for a sentence of a file its kind, such as `another domain`"),
+        "similarity": Column(FLOAT32, "cosine similarity of the sentence embeddings, if it is known", True),
+    },
+)
+TABLES["judging_texts"] = Table("a distinct false sentence for judging", TABLES["text_features"].columns)
 
 SCHEMAS: dict[str, pa.Schema] = {
     stage: pa.schema([pa.field(name, it.type, it.nullable) for name, it in table.columns.items()])

@@ -18,6 +18,8 @@ from penumbra.flows.evaluate_grounding import evaluate_run
 from penumbra.flows.extract_features import features_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train, with_parts
+from penumbra.tasks.data.annotations import TRAINING as TRAINED
+from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.video import videos_folder
@@ -30,7 +32,7 @@ from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Prese
 from penumbra.tasks.grounding.training.stage import settings_for_clips
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.stage import is_planned, logger
+from penumbra.tasks.stage import is_planned, logger, merge
 
 
 @named_flow("ablation")
@@ -54,6 +56,9 @@ def ablation(
     for row in plans:
         with failures_noted(results, row.row.label):
             materials.check(row)
+    for provider in grid.judged_by if plans else ():
+        with failures_noted(results, f"false sentences by {provider}"):
+            materials.judge(provider, plans[0])
     for number, row in enumerate(plans, 1):
         label, place = row.row.label, f"row {number} of {len(plans)}"
         if label in results.failures:
@@ -112,6 +117,16 @@ class Materials:
         if key not in self.built:
             self.built[key] = negatives_of(self.dataset, parameters)
         return self.built[key]
+
+    def judge(self, provider: str, row: RowPlan) -> None:
+        """Build a provider's negatives of all splits but `train`, which evaluations ask."""
+        annotations = read_annotations(self.dataset)
+        if is_planned() and not Store().has(annotations):
+            return
+        parts = Store().parts(annotations, ["split"])
+        splits = dict.fromkeys(split for part in parts for split in part["split"].to_pylist() if (split,) != TRAINED)
+        judging = {"sourcing": {"splits": list(splits)}, "filling": {"providers": [provider]}}
+        self.negatives(NegativesParameters.model_validate(merge(row.negatives.model_dump(mode="json"), judging)))
 
     def sources(self, row: RowPlan) -> Sources:
         """Return the inputs of a row: those that its `inputs` name, the newest video features, and else new ones."""

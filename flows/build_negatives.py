@@ -1,4 +1,4 @@
-"""`build-negatives`: hierarchical hard negatives for every training query of a data set.
+"""`build-negatives`: hierarchical hard negatives for every training query of a data set, or for others to judge by.
 
 penumbra run build-negatives charades-cg
 prefect deployment run build-negatives/charades-cg
@@ -10,19 +10,22 @@ from dataclasses import replace
 from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import Store
 from penumbra.flows.named_flow import completed_state, named_flow
-from penumbra.tasks.data.annotations import read_annotations
+from penumbra.tasks.data.annotations import TRAINING, read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
+from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill, with_provider
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
+from penumbra.tasks.negatives.judging import FalseSentences, JudgingNegatives
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives, Queries
 from penumbra.tasks.negatives.report import Rejected, report_negatives
 from penumbra.tasks.negatives.reviews import reviews_of
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
-from penumbra.tasks.stage import plan_if, run
+from penumbra.tasks.stage import is_planned, plan_if, run
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.embeddings import Embeddings, Encoding
 from penumbra.tasks.text.masks import Masking, Masks
@@ -62,17 +65,23 @@ def queries_of(dataset: Dataset, settings: NegativesParameters) -> Queries:
 def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
     """Build the negatives; this is the flow's DAG."""
     queries = queries_of(dataset, settings)
-    annotations, tags, embeddings, in_video = queries
+    annotations, tags, _, in_video = queries
     dictionary = run(WordCounts(annotations, tags))
     if settings.sourcing.source != "fills":
         return sentences_of(queries, dictionary, settings)
-    masks = run(Masks(annotations, tags, settings.masking))
+    splits = settings.sourcing.splits
+    check_splits(annotations, splits)
+    masks = run(Masks(annotations, tags, settings.masking, splits))
     filling = with_provider(settings.filling, dataset)
     unanswered = ask_hosted(annotations, tags, masks, dictionary, filling)
     with plan_if(filling.dry_run):  # a dry run only reports the price
         fills = fill(annotations, tags, masks, dictionary, filling, unanswered)
+        stage = JudgingNegatives if settings.sourcing.is_for_judging else ChosenNegatives
+        embeddings = queries.embeddings
+        if stage is JudgingNegatives:
+            embeddings = run(Embeddings(annotations, settings.encoding, splits))
         parents = annotations, tags, masks, dictionary, fills, embeddings
-        chosen = run(ChosenNegatives(*parents, settings.choosing, settings.encoding, reviews_of(dataset.name)))
+        chosen = run(stage(*parents, settings.choosing, settings.encoding, reviews_of(dataset.name)))
         quality = quality_of(chosen, queries, settings)
         rejected = run(Rejected((annotations, tags, masks, *fills, chosen)))
         result = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
@@ -84,19 +93,33 @@ def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesPara
     from penumbra.tasks.negatives.sentence_negatives import make_sentence_negatives
 
     annotations, tags, embeddings, in_video = queries
-    sentences = make_sentence_negatives(
-        *(annotations, tags, dictionary, embeddings),
-        *(settings.sourcing, settings.choosing, settings.encoding, reviews_of(annotations.dataset)),
-    )
+    if settings.sourcing.kind:
+        sentences = run(FalseSentences(annotations, settings.sourcing))
+    else:
+        sentences = make_sentence_negatives(
+            *(annotations, tags, dictionary, embeddings),
+            *(settings.sourcing, settings.choosing, settings.encoding, reviews_of(annotations.dataset)),
+        )
     quality = quality_of(sentences, queries, settings)
     rejected = run(Rejected((annotations, tags, sentences)))
     result = Negatives(annotations, tags, dictionary, None, (), embeddings, sentences, in_video, rejected, quality)
     return replace(result, outcome=report_negatives(result))
 
 
+def check_splits(annotations: Artifact, splits: tuple[str, ...]) -> None:
+    """Raise `NegativesError` naming a split without a query."""
+    if splits == TRAINING or (is_planned() and not Store().has(annotations)):
+        return
+    known = dict.fromkeys(
+        split for part in Store().parts(annotations, ["split"]) for split in part["split"].to_pylist()
+    )
+    if unknown := [split for split in splits if split not in known]:
+        raise NegativesError(f"no query is of split {', '.join(unknown)}; there is: {', '.join(known)}")
+
+
 def quality_of(negatives: Artifact, queries: Queries, settings: NegativesParameters) -> Artifact | None:
-    """Return the quality report on the negatives, if the parameters ask for one."""
-    if not settings.judging.judge:
+    """Return the quality report on negatives to learn from, if the parameters ask for one."""
+    if not settings.judging.judge or settings.sourcing.is_for_judging:
         return None
     from penumbra.tasks.negatives.quality.report import report_quality
 

@@ -5,6 +5,8 @@ penumbra run evaluate-grounding charades-cg
 Without `choice.run`, every run of the data set is evaluated that has no predictions yet.
 """
 
+from dataclasses import replace
+
 from prefect import State
 
 from penumbra.artifacts.errors import PenumbraError
@@ -13,12 +15,14 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.grounding.batches.inputs import Sources, newest_tags
+from penumbra.tasks.features.text import judging_texts
+from penumbra.tasks.grounding.batches.inputs import Sources, judging_negatives, newest_tags
 from penumbra.tasks.grounding.configs import Choice, Ranking
 from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model, runs_to_evaluate, sources_of_run
+from penumbra.tasks.grounding.evaluation.rejection import Existence
 from penumbra.tasks.grounding.report import EvaluatedRun, report_evaluation
-from penumbra.tasks.stage import logger
+from penumbra.tasks.stage import is_planned, logger, run
 
 
 @named_flow("evaluate-grounding")
@@ -44,6 +48,20 @@ def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ran
 def evaluate_run(
     metrics: Artifact, sources: Sources, splits: tuple[str, ...] = (), ranking: Ranking | None = None
 ) -> EvaluatedRun:
-    """Predict with a run and evaluate it; this is the flow's DAG."""
+    """Predict with a run, ask it false sentences, and evaluate it; this is the flow's DAG."""
     predictions = predict_model(metrics, sources, ranking, splits)
-    return EvaluatedRun(metrics, sources, predictions, evaluate(metrics, predictions, sources))
+    asked = with_judging(sources)
+    existence = run(Existence(metrics, predictions, asked))
+    return EvaluatedRun(metrics, sources, predictions, evaluate(metrics, predictions, existence, sources))
+
+
+def with_judging(sources: Sources) -> Sources:
+    """Add the false sentences that there are to judge by, with their features."""
+    judging = judging_negatives(sources.annotations)
+    if not judging and not is_planned():
+        logger().info(
+            "judged by other videos' sentences alone: build-negatives with sourcing.splits=[test] makes "
+            "hard negatives of test queries to judge by"
+        )
+    texts = judging_texts(sources.annotations, sources.text_features, judging)
+    return replace(sources, judging=judging, judging_texts=texts)

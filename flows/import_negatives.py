@@ -1,6 +1,7 @@
 """`import-negatives`: hard negatives of others from a file, as the table of those that are built here.
 
 penumbra run import-negatives charades-cg --param file=release.jsonl
+penumbra run import-negatives charades-sta --param file=charades_ood_neg_test.jsonl --param kind='another domain'
 """
 
 from pathlib import Path
@@ -13,7 +14,7 @@ from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import use_engine
-from penumbra.tasks.negatives.files import read_entries
+from penumbra.tasks.negatives.files import check_file, read_entries
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.selection import Choosing
@@ -24,19 +25,29 @@ File = Annotated[
     str, Field(description="JSON lines as SHINE's release, or one negative a row: JSON lines, CSV or TSV.")
 ]
 
+Kind = Annotated[
+    str,
+    Field(
+        description="The kind of sentences that are false of the videos they name, as NA-VMR's (JSON lines with vid "
+        "and query), such as `another domain`: evaluations then ask them. Default: negatives to learn from."
+    ),
+]
+
 
 @named_flow("import-negatives")
 def import_negatives(
     dataset: Dataset,
     file: File = "",
+    kind: Kind = "",
     tagging: Tagging = Tagging(),
     encoding: Encoding = Encoding(),
     choosing: Choosing = Choosing(),
     judging: QualityConfig = QualityConfig(),
 ) -> State[Negatives]:
     """Read the negatives of a file, and note for each which checks of `choosing` it passes."""
-    read_entries(Path(file).expanduser())  # raises an exception for a wrong file before anything is made
-    sourcing = NegativeSource(source="imported", file=file)
+    path = Path(file).expanduser()
+    check_file(path) if kind else read_entries(path)  # both raise for a wrong file before anything is made
+    sourcing = NegativeSource(source="imported", file=file, kind=kind)
     settings = NegativesParameters(
         sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging
     )

@@ -105,7 +105,7 @@ def first_rows(store: "Store", artifact: "Artifact") -> Iterator[dict[str, Any]]
 
 def as_in_the_ui(stage: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows in their stage's own form."""
-    if stage == "negatives":
+    if stage in ("negatives", "judging_negatives"):
         from penumbra.tasks.negatives.selection import rows_for_display  # imports Prefect
 
         return rows_for_display(rows)
@@ -127,11 +127,12 @@ def cell(value: Any) -> str | Text:
 
 
 def print_figures(rows: list[dict[str, Any]]) -> None:
-    """Print the figures of an evaluation as a table."""
+    """Print the figures of an evaluation as tables."""
     from penumbra.tasks.grounding.evaluation.figures import results
+    from penumbra.tasks.grounding.evaluation.rejection import rejection_tables
 
-    header, lines = results(rows)
-    print_table(header, lines)
+    for header, lines in (results(rows), *rejection_tables(rows)):
+        print_table(header, lines)
 
 
 def lineage(

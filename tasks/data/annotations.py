@@ -19,6 +19,12 @@ from penumbra.tasks.stage import Stage, run
 
 STAGE = "annotations"
 ROWS_A_PART = 1024
+TRAINING = ("train",)  # the splits whose queries get negatives to learn from
+
+
+def splits_parameter(splits: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return splits as a stage's parameter; nothing if it is the training split alone."""
+    return {} if splits == TRAINING else {"splits": list(splits)}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,11 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 
 Float16Array = npt.NDArray[np.float16]
-COLUMNS = {"text_features": ("text", "tokens"), "video_features": ("vid", "features")}  # names and vectors
+COLUMNS = {  # names and vectors
+    "text_features": ("text", "tokens"),
+    "judging_texts": ("text", "tokens"),
+    "video_features": ("vid", "features"),
+}
 READERS = 8
 
 

@@ -24,7 +24,7 @@ from penumbra.tasks.devices import fast_cpu_matmul, pad_batch
 from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, source
 from penumbra.tasks.features.reading import Float16Array, lists_of, vectors_of
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, logger
+from penumbra.tasks.stage import Parameters, Stage, logger, run, work_of
 from penumbra.tasks.text.embeddings import load_encoder, model_source
 
 STAGE = "text_features"
@@ -143,7 +143,7 @@ def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
     store = Store()
     texts: set[str] = set()
     for parent in parents:
-        column = "negative" if parent.stage == "negatives" else "query"
+        column = "query" if parent.stage == "annotations" else "negative"
         for part in store.parts(parent, [column]):
             texts.update(part[column].to_pylist())
     return sorted(texts)
@@ -195,6 +195,36 @@ class TextFeatures(Stage):
         rejected = [rejection(text, STAGE, "features are not finite in half precision", text) for text in bad]
         notes = Counter({"text cut to the encoder's longest": truncated} if truncated else {})
         return Part(rows, len(piece), len(good), rejected, notes)
+
+
+@dataclass(frozen=True)
+class JudgingTexts(TextFeatures):
+    """The states of the false sentences of `judging`, except those that `known` text features have."""
+
+    name = "judging_texts"
+    may_be_empty = True
+
+    judging: tuple[Artifact, ...] = ()
+    known: Artifact | None = None
+
+    @cached_property
+    def pieces(self) -> Sequence[list[str]]:
+        """The texts of each part."""
+        known = set(Store().table(self.known, ["text"])["text"].to_pylist()) if self.known else set()
+        texts = [text for text in distinct_texts(self.judging) if text not in known]
+        return [texts[start : start + TEXTS_A_PART] for start in range(0, len(texts), TEXTS_A_PART)]
+
+
+def judging_texts(annotations: Artifact, known: Artifact, judging: tuple[Artifact, ...]) -> Artifact | None:
+    """Return features of false sentences by the encoder of the `known` ones.
+
+    Imported features have no encoder here; then evaluations ask only the sentences that have features.
+    """
+    made = work_of(known).parameters
+    if not judging or "precision" not in made:
+        return None
+    clip = Clip(encoder=made["encoder"])
+    return run(JudgingTexts(annotations, None, clip, judging, known))
 
 
 def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:

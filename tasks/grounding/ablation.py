@@ -27,6 +27,7 @@ from penumbra.tasks.grounding.evaluation.compare import (
     too_few,
 )
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
+from penumbra.tasks.grounding.evaluation.rejection import ERROR, OF_KINDS, label
 from penumbra.tasks.grounding.runs import ALL, CONSTANT
 from penumbra.tasks.grounding.training.presets import DEFAULT, Settings, explicitly_set, layered, preset_named, presets
 from penumbra.tasks.grounding.training.stage import SECONDS as TRAINED
@@ -42,6 +43,7 @@ FEATURES = FeaturesParameters.model_fields.keys()
 TRAINING = tuple(Settings.model_fields)
 GROUPS = {*NEGATIVES, *FEATURES, *TRAINING}
 STAGE, TABLE = "ablation", "_table.md"
+METRICS = ("R1@0.5", "R1@0.7", "mIoU")  # that a grid shows by default
 Rows = list[dict[str, Any]]
 Cells = dict[tuple[str, str], str]  # by split and metric
 
@@ -65,7 +67,7 @@ class Row(Parameters):
 
 
 class Grid(Parameters):
-    """A table: its rows, the columns that describe a row, and whether it shows the costs of a run."""
+    """A table: its rows, the columns that describe a row, its metrics, and whether it shows the costs of a run."""
 
     name: str
     title: str
@@ -73,6 +75,8 @@ class Grid(Parameters):
     all: dict[str, Any] = Field(default_factory=dict)
     rows: tuple[Row, ...]
     costs: bool = False
+    metrics: tuple[str, ...] = METRICS  # of whole splits, or of each kind of false sentences
+    judged_by: tuple[str, ...] = ()  # providers of negatives of all other splits, which each row is asked
 
 
 @cache
@@ -194,7 +198,6 @@ def listing(plans: Sequence[RowPlan]) -> Iterator[tuple[str, str, str, str]]:
 # -- results -----------------------------------------------------------------------------------------------------------
 
 SPLITS = {"test": "Test-Trivial", "composition": "Novel-Composition", "word": "Novel-Word"}  # as the papers call them
-METRICS = ("R1@0.5", "R1@0.7", "mIoU")
 WHOLE = ""  # the split of figures about a whole run
 COSTS = {  # title, factor, digits
     "parameters": ("parameters, M", 1e-6, 2),
@@ -218,6 +221,9 @@ class SeededRun:
         """Return rows of the `ablation` table: of the best constant window, over whole splits, and the costs."""
         rows = Store().table(self.evaluation).to_pylist()
         own, columns = {"row": CONSTANT, "seed": self.seed, "run": CONSTANT}, ("run", "split", "metric", "value")
+        for row in rows:
+            if row["metric"] in OF_KINDS:
+                row |= {"metric": label(row["subset"], row["metric"]), "subset": ALL}
         of_constant = [row for row in rows if with_constant and row["subset"] == CONSTANT]
         constant = [{key: row[key] for key in columns} | own for row in of_constant]
         rows = [row for row in rows if row["subset"] == ALL or row["split"] == "train"]
@@ -239,22 +245,23 @@ def mean_scores(runs: Sequence[SeededRun]) -> dict[str, SplitScores]:
     for split in dict.fromkeys(split for scores in by_seed for split in scores):
         several = [scores[split] for scores in by_seed if split in scores]
         if len({it.qids for it in several}) == 1:
-            names = several[0].scores
+            names = [name for name in several[0].scores if all(name in it.shared(several[0]) for it in several)]
             mean = {name: np.mean([it.scores[name] for it in several], axis=0) for name in names}
-            means[split] = SplitScores(several[0].qids, several[0].videos, mean)
+            means[split] = SplitScores(several[0].qids, several[0].videos, mean, several[0].asked)
     return means
 
 
 def marks_of(first: Mapping[str, SplitScores], other: Mapping[str, SplitScores]) -> Cells:
-    """Return which of two rows is better where the paired bootstrap's 95 % interval excludes zero."""
+    """Return which of two rows has more of a metric where the paired bootstrap's 95 % interval excludes zero."""
     marks: Cells = {}
     for split, after in other.items():
         before = first.get(split)
-        for metric in METRICS if before and before.qids == after.qids else ():
-            if before and metric in before.scores and metric in after.scores:
-                difference = paired_bootstrap(before.scores[metric], after.scores[metric], after.videos)
-                if difference.differs:
-                    marks[split, metric] = BETTER if difference.low > 0 else WORSE
+        if not before or before.qids != after.qids:
+            continue
+        for metric in before.shared(after):
+            difference = paired_bootstrap(before.scores[metric], after.scores[metric], after.videos)
+            if difference.differs:
+                marks[split, metric] = BETTER if (difference.low > 0) != (metric == ERROR) else WORSE
     return marks
 
 
@@ -292,29 +299,40 @@ class Results:
     def outcome(self) -> str:
         """Rows, trainings, and the row that is best by the first metric on the first split, in one line."""
         split = next(iter(self._splits()), WHOLE)
-        means = {label: np.mean(values) for label in self.labels if (values := self._values(label, split, METRICS[0]))}
+        first = self.grid.metrics[0]
+        means = {label: np.mean(values) for label in self.labels if (values := self._values(label, split, first))}
         best = max(means, key=lambda label: means[label], default="")
-        figure = f"; highest {METRICS[0]} on {split}: {best}, {means[best]:.2f}" if best else ""
+        figure = f"; highest {first} on {split}: {best}, {means[best]:.2f}" if best else ""
         return f"{self.grid.title}: {counted(len(self.labels), 'row')}, {counted(len(self.runs), 'training')}{figure}"
 
     def table(self) -> str:
         """Return the table: means over seeds, half of their 95 % intervals, and differences from the first row."""
-        header = ["", *self.grid.columns]
-        for split in self._splits():
-            header += [f"{SPLITS.get(split, split)} {METRICS[0]}", *METRICS[1:]]
-        header += [title for title, _, _ in COSTS.values()] if self.grid.costs else []
+        splits, metrics = self._splits(), self._metrics()
         cells = {row.label: row.cells for row in self.grid.rows}
         labels = [CONSTANT, *self.labels] if any(row["row"] == CONSTANT for row in self.figures) else self.labels
-        lines = [[label, *(cells.get(label) or [""] * len(self.grid.columns)), *self._line(label)] for label in labels]
-        return "\n\n".join([markdown_table(header, lines, cell=str), *self._remarks()])
+        tables = []
+        for of in ([it] for it in splits) if self.grid.judged_by else [splits]:  # so many metrics need a table a split
+            header = ["", *self.grid.columns]
+            for split in of:
+                header += [f"{SPLITS.get(split, split)} {metrics[0]}", *metrics[1:]]
+            header += [title for title, _, _ in COSTS.values()] if self.grid.costs else []
+            lines = [[it, *(cells.get(it) or [""] * len(self.grid.columns)), *self._line(it, of)] for it in labels]
+            tables.append(markdown_table(header, lines, cell=str))
+        return "\n\n".join([*tables, *self._remarks()])
+
+    def _metrics(self) -> list[str]:
+        """Return the grid's metrics, and those of each kind of false sentences after the metric that it names."""
+        known = dict.fromkeys(row["metric"] for row in self.figures)
+        kinds = {metric: [it for it in known if it.startswith(f"{metric}, ")] for metric in self.grid.metrics}
+        return [name for metric, of in kinds.items() for name in (of or [metric])]
 
     def _splits(self) -> list[str]:
-        known = dict.fromkeys(row["split"] for row in self.figures if row["metric"] == METRICS[0])
+        known = dict.fromkeys(row["split"] for row in self.figures if row["metric"] == self.grid.metrics[0])
         return [split for split in SPLITS if split in known] + [split for split in known if split not in SPLITS]
 
-    def _line(self, label: str) -> Iterator[str]:
-        for split in self._splits():
-            for metric in METRICS:
+    def _line(self, label: str, splits: Sequence[str]) -> Iterator[str]:
+        for split in splits:
+            for metric in self._metrics():
                 values, mark = self._values(label, split, metric), self.marks.get(label, {}).get((split, metric), "")
                 mean, half = over_seeds(values) if values else (0.0, 0.0)
                 interval = f" ± {half:.2f}" if len(values) > 1 else ""

@@ -22,10 +22,12 @@ from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.batches.examples import LEVELS, clip_range
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
-from penumbra.tasks.grounding.evaluation.figures import own_tables, results
+from penumbra.tasks.grounding.evaluation.figures import judged_split, own_tables, results
+from penumbra.tasks.grounding.evaluation.predictions import truth_end
+from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, recall_against_rejection
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
-from penumbra.tasks.grounding.metrics import NAMES
+from penumbra.tasks.grounding.metrics import NAMES, compared_scores
 from penumbra.tasks.grounding.runs import ALL, below_constant, below_in_words, run_folder
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.presets import Settings, flat_settings
@@ -38,6 +40,13 @@ RESULTS = (
     "Figures are in per cent; a composition type counts the queries that have a novel one of it. A constant window is "
     "the best one of the training split, for all queries alike or by their verb; “another query” is what the run "
     "predicts if it is given a query of another video. A run that grounds lies well above all three."
+)
+FALSE = (
+    "Each query's video was also asked sentences that are false of it. AUROC: how often a true sentence has more "
+    "existence than a false one (50 is chance), beside that of a classifier that sees the text alone. Rejected: below "
+    "the threshold that was chosen on validation. Group score: pairs of near real sentences and their videos in which "
+    "every comparison is right. With rejection, half of the sentences are false, the kinds in equal parts; a true one "
+    "that is rejected is a miss, and a false one that is accepted is an error."
 )
 FIGURE_6 = "Saliency under a query and its negatives (SHINE, Figure 6)"
 Example = tuple[Mapping[str, Any], dict[str, str]]  # a row of `annotations`; the query and its negatives by name
@@ -120,9 +129,33 @@ def evaluation_document(run: EvaluatedRun) -> Document:
             by_split.setdefault(row["split"], {})[row["metric"]] = row["value"]
     splits = [f"{words} on {split}" for split, row in by_split.items() if (words := figures_in_words(row))]
     tables = [Table(*results(figures)), *(Table(*own) for own in own_tables(figures))]
-    sections = [Section("Results", [RESULTS], tables), saliency_section(run), *trained.sections]
+    sections = [
+        Section("Results", [RESULTS, FALSE], tables, rejection_drawings(run)),
+        saliency_section(run),
+        *trained.sections,
+    ]
     below = below_in_words("warning", below_constant(figures))
     return Document(trained.title, trained.lead, sections, "; ".join(filter(None, [*splits, below])))
+
+
+def rejection_drawings(run: EvaluatedRun) -> list[Drawing]:
+    """Return a picture of recall against rejection, a panel for each split; none if nothing false was asked."""
+    store, (asked, _) = Store(), asked_by_split(run.predictions)
+    truth = {row["qid"]: row for part in store.parts(run.sources.annotations) for row in part.to_pylist()}
+    rows, several = store.table(run.predictions).to_pylist(), list[Panel]()
+    for split, sentences in asked.items():
+        mine, end = [row for row in rows if row["split"] == split], truth_end(store.manifest(run.predictions))
+        judged = judged_split(mine, truth, end)
+        hits = dict(zip(judged.windows.qids, compared_scores(judged)["R1@0.5"].tolist(), strict=True))
+        lines = []
+        for style, kind in enumerate(sorted({row["kind"] for row in sentences})):
+            of = [row for row in sentences if row["kind"] == kind and row["qid"] in hits]
+            true = np.array([judged.predictions[row["qid"]]["existence"] for row in of])
+            found, false = np.array([hits[row["qid"]] for row in of]), np.array([row["existence"] for row in of])
+            lines += [Line(kind, recall_against_rejection(found, true, false), style)] if of else []
+        several += [Panel(f"{split}: R1@0.5, %", lines, 0, 100, "% of false sentences rejected")] if lines else []
+    title = "Recall against rejection: a true sentence that is rejected is a miss"
+    return [panels(title, several, columns=2, height=230, legend=True)] if several else []
 
 
 # -- SHINE's Figure 6: saliency of a query and its negatives -----------------------------------------------------------

@@ -23,7 +23,8 @@ from penumbra.artifacts.store import ArtifactError, Store
 ALL = "all"  # the subset of metrics over every query of a split
 CONSTANT = "constant window"  # the subset of the best window for all queries alike
 JUDGED_BY = "mIoU"  # the metric that the constant window is chosen by
-SHOWN = ("R1@0.5", "R1@0.7", "mIoU")
+WITH_REJECTION = "R1@0.5 with rejection"
+SHOWN = ("R1@0.5", "R1@0.7", "mIoU", WITH_REJECTION)
 METRICS, EVALUATION = "metrics", "evaluation"  # stages of a run
 FIGURES = ["run", "split", "subset", "metric", "value"]
 COLUMNS = ["run", "dataset", "key", "model", "negatives", "finished", "seconds", "size"]
@@ -152,8 +153,8 @@ def all_runs(dataset: str | None = None) -> Iterator[Run]:
     """Yield the trainings of one data set or of all: the finished ones, oldest first, then the others."""
     store = Store()
     finished, providers = store.find(dataset, METRICS), _providers(dataset)
-    later = defaultdict[str, list[Artifact]](list)  # calibrations, predictions and evaluations by the run's key
-    for stage in ("calibration", "predictions", EVALUATION):
+    later = defaultdict[str, list[Artifact]](list)  # calibrations, predictions … and evaluations by the run's key
+    for stage in ("calibration", "predictions", "existence", EVALUATION):
         for manifest in store.find(dataset, stage):
             for parent in manifest.parents:
                 if parent.stage == METRICS:

@@ -169,8 +169,9 @@ class Checks:
         yield from self.leakage.results(text, queries, self.names)
 
     def refusal(self, query: MaskedQuery, level: int, queries: Collection[str], words: Sequence[str], text: str) -> str:
-        """Return the reason of the first refusal, or ''; for the arguments see `results`."""
-        return next((reason for _, reason in self.results(query, level, queries, words, text) if reason), "")
+        """Return the reason of the first refusal by a check of `names`, or ''; for the arguments see `results`."""
+        results = self.results(query, level, queries, words, text)
+        return next((reason for name, reason in results if reason and name in self.names), "")
 
     def _is_on_offer(self, slot: Slot, word: str) -> bool:
         """Return whether a slot may take a word; computed once for each kind of slot."""

@@ -53,12 +53,9 @@ class Entry:
 
 def read_entries(path: Path) -> list[Entry]:
     """Return every negative of a file; raise `NegativesError` if the file, or every row of it, can't be read."""
-    if not path.is_file() and not (path.is_dir() and path != Path() and any(path.glob("*.parquet"))):
-        fault = f"{path} is no regular file" if path.exists() else f"{path} is not there"
-        fault = "no file of negatives is given" if path == Path() else fault
-        raise NegativesError(f"{fault}: name one with --param file=…")
+    check_file(path)
     try:
-        entries = [entry for number, row, fault in _rows(path) for entry in _entries(number, row, fault)]
+        entries = [entry for number, row, fault in rows_of(path) for entry in _entries(number, row, fault)]
     except (OSError, pa.ArrowInvalid) as error:
         raise NegativesError(f"{path} can't be read ({error}): {FORMS}") from None
     if all(entry.fault for entry in entries):
@@ -67,7 +64,15 @@ def read_entries(path: Path) -> list[Entry]:
     return entries
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Any, str]]:
+def check_file(path: Path) -> None:
+    """Raise `NegativesError` unless a file, or a folder of Parquet files, is there."""
+    if not path.is_file() and not (path.is_dir() and path != Path() and any(path.glob("*.parquet"))):
+        fault = f"{path} is no regular file" if path.exists() else f"{path} is not there"
+        fault = "no file of negatives is given" if path == Path() else fault
+        raise NegativesError(f"{fault}: name one with --param file=…")
+
+
+def rows_of(path: Path) -> Iterator[tuple[int, Any, str]]:
     """Yield the number of each row from 1, the row, and its fault or ''."""
     if path.is_dir() or path.suffix == ".parquet":
         files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]

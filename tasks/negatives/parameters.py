@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from penumbra.tasks.data.annotations import TRAINING, splits_parameter
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
 from penumbra.tasks.negatives.language_model import SMALL_MODEL
@@ -31,10 +32,40 @@ class NegativeSource(Parameters):
         "Charades-CG the mean cosines are then 0.87, 0.76 and 0.52.",
     )
 
+    splits: tuple[str, ...] = Field(
+        TRAINING,
+        min_length=1,
+        description="Splits whose queries get negatives. Those of other splits than `train` are for judging alone: "
+        "evaluations ask them, and no training reads them.",
+    )
+    kind: str = Field(
+        "",
+        max_length=40,
+        pattern=r"^[\w ,.'()-]*$",
+        description="For `imported`: the kind of false sentences in the file, such as `another domain`. They are then "
+        "for judging alone.",
+    )
+
+    @property
+    def is_for_judging(self) -> bool:
+        """Whether the negatives are for judging alone."""
+        return self.splits != TRAINING or bool(self.kind)
+
     def determines(self) -> dict[str, Any]:
         """Return what enters a key; a file enters it by its digest."""
         ranks = {"ranks": list(self.ranks)} if self.source == "nearest" else {}
-        return {"source": self.source, **ranks}
+        kind = {"kind": self.kind} if self.kind else {}
+        return {"source": self.source, **ranks, **kind, **splits_parameter(self.splits)}
+
+    @model_validator(mode="after")
+    def _apart(self) -> "NegativeSource":
+        if self.splits != TRAINING and set(TRAINING) & set(self.splits):
+            raise ValueError("negatives of train are to learn from, those of other splits to judge by: two runs")
+        if self.splits != TRAINING and self.source != "fills":
+            raise ValueError(f"splits are for the source fills, not for {self.source}")
+        if self.kind and self.source != "imported":
+            raise ValueError("kind is for negatives of a file: penumbra run import-negatives DATASET")
+        return self
 
     @field_validator("ranks")
     @classmethod

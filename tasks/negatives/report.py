@@ -12,6 +12,7 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import bold, code, counted, markdown_table
 from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.judging import STAGE as JUDGING
 from penumbra.tasks.negatives.quality.figures import ALL
 from penumbra.tasks.negatives.quality.page import figures_by_name
 from penumbra.tasks.negatives.quality.verdict import verdict_line
@@ -22,6 +23,7 @@ from penumbra.tasks.stage import Stage, logger, side_effect_task
 FLOW = "build-negatives"
 EXAMPLES = 5
 LEVELS = 3
+TRAINING = "training query"
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,13 @@ def outcome_line(store: Store, made: Negatives) -> str:
     """Return the outcome of a run in one line: its negatives, and what was substituted or rejected."""
     read, negatives = store.manifest(made.annotations), store.manifest(made.negatives)
     queries = {qid for part in store.parts(made.negatives, ["qid"]) for qid in part["qid"].to_pylist()}
-    training = sum(part["split"].to_pylist().count("train") for part in store.parts(made.annotations, ["split"]))
+    judging = made.negatives.stage == JUDGING
+    splits = Counter(split for part in store.parts(made.annotations, ["split"]) for split in part["split"].to_pylist())
+    of = counted(splits.total() - splits["train"], "other query") if judging else counted(splits["train"], TRAINING)
     fills = map(store.manifest, made.fills)
     substituted = sum(fill.kept for fill in fills if "substitutes" in fill.parameters)
     refused, rejected = read.taken - read.kept, negatives.taken - negatives.kept
-    parts = [f"{counted(negatives.rows, 'negative')} for {len(queries):,} of {counted(training, 'training query')}"]
+    parts = [f"{counted(negatives.rows, 'negative')}{' to judge by' * judging} for {len(queries):,} of {of}"]
     parts += [f"{counted(substituted, 'level')} that no provider filled: offered corpus's words"] if substituted else []
     parts += [f"{refused:,} of {counted(read.taken, 'row')} of the files rejected"] if refused else []
     for reason, times in Counter(negatives.rejected).most_common(1):
@@ -93,9 +97,10 @@ def write_report(store: Store, made: Negatives) -> str:
     candidates = ["## Candidates refused", markdown_table(("reason", "count"), notes)] if notes else []
     outcome = f"**{counted(manifest.rows, 'negative')}, {manifest.taken - manifest.kept:,} rejected.**"
     if made.masks:
-        taken = store.manifest(made.masks).taken
+        taken, is_trained = store.manifest(made.masks).taken, made.negatives.stage != JUDGING
         outcome = (
-            f"**{counted(manifest.rows, 'negative')} for {counted(taken, 'training query')}; {complete:,} of them "
+            f"**{counted(manifest.rows, 'negative')} for {counted(taken, TRAINING if is_trained else 'query')}; "
+            f"{complete:,} of them "
             f"({complete / max(1, taken):.1%}) have all three levels.**"
         )
     return "\n\n".join(
@@ -128,7 +133,7 @@ def _count_negatives(store: Store, made: Negatives) -> tuple[int, list[tuple[Any
         for row in part.to_pylist():
             by_query.setdefault(row["qid"], []).append(row)
             rows[row["level"]] += 1
-            cosines[row["level"]] += row["similarity"]
+            cosines[row["level"]] += row["similarity"] or 0.0  # unknown for sentences of a file without an encoder
             passed = [] if made.masks else [f"pass: {check}" for check in row["checks"]]
             counts.update((row["level"], name) for name in (f"by {row['provider']}", *passed))
         for of_query in by_query.values():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property, partial
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -85,6 +85,7 @@ class Chooser:
         encoding: Encoding,
         verdicts: Verdicts | None = None,
         spacy_model: str = SHIPPED_PIPELINE,
+        checks: Sequence[str] = (),
     ) -> None:
         self.leakage, self.plausibility, self.choosing, self.encoding = leakage, plausibility, choosing, encoding
         self.verdicts, self.spacy_model = verdicts or Verdicts([]), spacy_model
@@ -93,7 +94,7 @@ class Chooser:
         synonyms = {word: set[str]() for word in words}
         for word, vector in zip(words, vectors, strict=True):
             synonyms[word].update(map(words.__getitem__, np.flatnonzero(vectors @ vector >= choosing.near_synonym)))
-        self.checks = Checks(leakage, dictionary, synonyms, choosing.checks)
+        self.checks = Checks(leakage, dictionary, synonyms, checks or choosing.checks)
 
     def tokenise(self, text: str) -> list[str]:
         return [token.text for token in load_pipeline(self.spacy_model).make_doc(text)]
@@ -245,6 +246,7 @@ class NegativesStage(Stage):
 
     name = STAGE
     unit = "query level"
+    checks: ClassVar[tuple[str, ...]] = ()  # by default those of `choosing`
 
     annotations: Artifact
     tags: Artifact
@@ -276,7 +278,7 @@ class NegativesStage(Stage):
         leakage = LeakageFilter(queries(), every=self.choosing.guard == "all")
         read = leakage, load_dictionary(self.dictionary), plausibility, self.choosing, self.encoding
         spacy_model = str(Store().manifest(self.tags).parameters["spacy_model"])
-        return Chooser(*read, Verdicts.of(self.reviews), spacy_model)
+        return Chooser(*read, Verdicts.of(self.reviews), spacy_model, self.checks)
 
 
 @dataclass(frozen=True)

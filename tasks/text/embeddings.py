@@ -1,4 +1,4 @@
-"""Stage `embeddings`: a SentenceBERT vector for each distinct training query of a part.
+"""Stage `embeddings`: a SentenceBERT vector for each distinct training query of a part, or query of other splits.
 
 Two later stages compare queries with it (`negatives`, `in_video_negatives`), so it is computed once. The texts of a
 part are always encoded in the same batches, so a resumed run gives the same bytes.
@@ -20,6 +20,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
+from penumbra.tasks.data.annotations import TRAINING, splits_parameter
 from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, pad_batch
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, logger, read_part
@@ -129,7 +130,7 @@ def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
 
 @dataclass(frozen=True)
 class Embeddings(Stage):
-    """A vector for each distinct training query of a part."""
+    """A vector for each distinct query of some splits of a part."""
 
     name = STAGE
     version = 2
@@ -137,6 +138,15 @@ class Embeddings(Stage):
 
     annotations: Artifact
     encoding: Encoding
+    splits: tuple[str, ...] = TRAINING
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the encoding, and the splits unless it is the training split alone."""
+        return super().parameters() | splits_parameter(self.splits)
+
+    def determines(self) -> dict[str, Any]:
+        """Return the parameters that differ from their defaults."""
+        return super().determines() | splits_parameter(self.splits)
 
     @property
     def on_device(self) -> bool:
@@ -147,7 +157,7 @@ class Embeddings(Stage):
 
     def part(self, piece: int) -> Part:
         [annotations] = read_part(piece, self.annotations)
-        training = annotations.filter(pa.compute.equal(annotations["split"], "train"))
-        texts = sorted(set(training["query"].to_pylist()))
+        wanted = annotations.filter(pa.compute.is_in(annotations["split"], pa.array(self.splits)))
+        texts = sorted(set(wanted["query"].to_pylist()))
         columns = texts, [self.encoding.sentence_model] * len(texts), list(encode(texts, self.encoding))
         return Part(pa.table(list(columns), schema=SCHEMAS[STAGE]), len(texts), len(texts))

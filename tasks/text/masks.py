@@ -1,4 +1,4 @@
-"""Stage `masks`: each training query with more and more of its primitives masked (SHINE, section 3.2 and Fig. 3).
+"""Stage `masks`: each query of some splits with more and more primitives masked (SHINE, section 3.2 and Fig. 3).
 
 Primitives are ordered by class, then from left to right, the subject last, if at all. Level k masks the first words of
 that order, so each level contains the previous one.
@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.data.annotations import TRAINING, splits_parameter
 from penumbra.tasks.data.rows import MASK
 from penumbra.tasks.stage import Parameters, Stage, read_part
 from penumbra.tasks.text.tags import SUBJECT_ARCS
@@ -95,13 +96,17 @@ def mask_query(
 
 
 def mask_part(
-    annotations: pa.Table, tags: pa.Table, ratios: tuple[float, float, float], primitives: Sequence[str] = ORDER
+    annotations: pa.Table,
+    tags: pa.Table,
+    ratios: tuple[float, float, float],
+    primitives: Sequence[str] = ORDER,
+    wanted: Sequence[str] = TRAINING,
 ) -> Part:
     rows: list[dict[str, Any]] = []
     rejected, taken = [], 0
     splits = annotations["split"].to_pylist()
     for split, query, tagged in zip(splits, annotations["query"].to_pylist(), tags.to_pylist(), strict=True):
-        if split != "train":
+        if split not in wanted:
             continue
         taken += 1
         levels = mask_query(tagged["tokens"], ratios, primitives)
@@ -113,7 +118,7 @@ def mask_part(
 
 @dataclass(frozen=True)
 class Masks(Stage):
-    """The training queries, masked at three levels."""
+    """The queries of some splits, masked at three levels."""
 
     name = STAGE
     version = 1
@@ -121,7 +126,16 @@ class Masks(Stage):
     annotations: Artifact
     tags: Artifact
     masking: Masking
+    splits: tuple[str, ...] = TRAINING
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the masking, and the splits unless it is the training split alone."""
+        return super().parameters() | splits_parameter(self.splits)
+
+    def determines(self) -> dict[str, Any]:
+        """Return the parameters that differ from their defaults."""
+        return super().determines() | splits_parameter(self.splits)
 
     def part(self, piece: int) -> Part:
         annotations, tags = read_part(piece, self.annotations, self.tags)
-        return mask_part(annotations, tags, self.masking.ratios, self.masking.primitives)
+        return mask_part(annotations, tags, self.masking.ratios, self.masking.primitives, self.splits)

@@ -30,10 +30,11 @@ from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
 from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY
 from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of
+from penumbra.tasks.grounding.evaluation.existence import NEAR, OTHER_VIDEO
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
-from penumbra.tasks.grounding.runs import CONSTANT, RunError, all_runs, found_run, run_folder
+from penumbra.tasks.grounding.runs import CONSTANT, WITH_REJECTION, RunError, all_runs, found_run, run_folder
 from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import name_of, newest_runs
@@ -219,7 +220,8 @@ def test_figures_are_by_split_and_composition_type(evaluated: Artifact, rows: li
     values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in table}
     labels = [{label["type"] for label in row["novel"]} for row in rows if row["split"] == "composition"]
     types = set().union(*labels)
-    assert {subset for split, subset, _ in values if split == "composition"} == types | {"all", CONSTANT, OTHER_QUERY}
+    others = {"all", CONSTANT, OTHER_QUERY, OTHER_VIDEO, NEAR}
+    assert {subset for split, subset, _ in values if split == "composition"} == types | others
     counts = {kind: sum(kind in found for found in labels) for kind in types}
     assert {kind: values["composition", kind, "queries"] for kind in types} == counts
     assert 0 < values["test", "all", "mIoU"] <= 100
@@ -238,6 +240,31 @@ def test_a_run_is_compared_with_baselines(evaluated: Artifact, rows: list[dict[s
     [run] = all_runs("tiny")
     assert run.figures["test"]["mIoU"] == values["test", "all", "mIoU"]
     assert "constant window" in (run.folder / "report.html").read_text()
+
+
+def test_a_run_is_asked_false_sentences(
+    world: Path, trained: Artifact, evaluated: Artifact, rows: list[dict[str, Any]]
+) -> None:
+    table = Store().table(evaluated).to_pylist()
+    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in table}
+    for split in ("test", "composition"):
+        assert 0 < values[split, OTHER_VIDEO, "AUROC"] < 100
+        assert values[split, OTHER_VIDEO, "sentences"] == sum(row["split"] == split for row in rows)
+        assert 0 <= values[split, NEAR, "group score"] <= 100
+        assert 0 <= values[split, "all", WITH_REJECTION] <= values[split, "all", "rejection accuracy"] <= 100
+    annotations = next(it for it in Store().manifest(trained).parents if it.stage == "annotations")
+    negatives = Store().table(Store().newest("tiny", "negatives")).to_pylist()
+    usual = {**negatives[0], "provider": "corpus", "level": 1}
+    false = [{**usual, "qid": row["qid"], "query": row["query"]} for row in rows if row["split"] == "test"]
+    work = Work("tiny", "judging_negatives", 1, {}, (annotations,))
+    Store().build(work, [lambda: Part(table_of("judging_negatives", false), len(false), len(false))])
+    again = evaluate_grounding(dataset(world))
+    levels = {row["metric"]: row["value"] for row in Store().table(again).to_pylist() if "level 1" in row["subset"]}
+    assert levels["sentences"] == len(false)
+    assert {"AUROC", "rejected"} <= levels.keys()
+    shown = CliRunner().invoke(app, ["artifacts", "show", f"tiny/evaluation/{again.key}"])
+    assert "level 1 by corpus" in shown.output
+    assert Store().newest("tiny", "negatives").stage == "negatives", "no training reads them"
 
 
 def test_named_artifacts_are_read_and_a_training_is_never_done_twice(world: Path, trained: Artifact) -> None:
@@ -267,9 +294,10 @@ def test_runs_are_compared_and_what_is_missing_is_named(world: Path, trained: Ar
     assert all(predictions_of(run) for run in (other, third)), "every run without predictions is evaluated"
     assert newest_runs("tiny", 2) == [name_of(Store().manifest(run)) for run in (other, third)]
     differences = compare("tiny", other.key, trained.key)
-    assert [(split, metric) for split, metric, _ in differences] == [
-        (split, metric) for split in ("test", "composition") for metric in ("R1@0.5", "R1@0.7", "mIoU", "mAP")
-    ]
+    for of in ("test", "composition"):
+        first, *others = (metric for split, metric, _ in differences if split == of)
+        assert [first, *others[:3]] == ["R1@0.5", "R1@0.7", "mIoU", "mAP"]
+        assert {f"AUROC, {OTHER_VIDEO}", f"group score, {NEAR}", WITH_REJECTION, "calibration error"} <= {*others}
     assert all(by.low <= by.mean <= by.high for _, _, by in differences)
     output = CliRunner().invoke(app, ["compare", "tiny", other.key, trained.key]).output
     assert "with fewer than 20 videos" not in output

@@ -173,6 +173,18 @@ def joined(sources: Sequence[Features]) -> Features:
     return Features(values, offsets, index, sources[0].clip_length, encoders, torch.cat(norms, 1) if norms else None)
 
 
+def together(first: Features, second: Features) -> Features:
+    """Return the texts of two sources of the same encoder; a text that both have is the first's."""
+    before, norms = len(first.offsets) - 1, [it.norms for it in (first, second) if it.norms is not None]
+    return replace(
+        first,
+        values=torch.cat((first.values, second.values)),
+        offsets=torch.cat((first.offsets, first.offsets[-1] + second.offsets[1:])),
+        index={name: row + before for name, row in second.index.items()} | first.index,
+        norms=torch.cat(norms) if norms else None,
+    )
+
+
 def _rows(starts: Tensor, lengths: Tensor) -> Tensor:
     ends = lengths.cumsum(0)
     return torch.arange(int(ends[-1]) if len(ends) else 0) + (starts - ends + lengths).repeat_interleave(lengths)

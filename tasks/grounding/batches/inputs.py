@@ -2,9 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
+from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
@@ -17,6 +19,7 @@ from penumbra.tasks.grounding.batches.examples import (
     load_patches,
     make_examples,
     normalised,
+    together,
 )
 from penumbra.tasks.grounding.configs import BaseSettings, Inputs, ModelConfig
 from penumbra.tasks.negatives.references import Negatives
@@ -36,6 +39,16 @@ class Sources:
     visual_dynamic_queries: Artifact | None = None
     patch_features: Artifact | None = None
     tags: Artifact | None = None  # no parent of a training: what visual_dynamic_queries are made of
+    judging: tuple[Artifact, ...] = ()  # no parents of a training: false sentences that an evaluation asks
+    judging_texts: Artifact | None = None  # features of those that are no queries
+
+    def __post_init__(self) -> None:
+        """Raise `ArtifactError` if the negatives are for judging alone."""
+        if self.negatives and self.negatives.stage != "negatives":
+            raise ArtifactError(
+                f"{self.negatives.path} is for judging alone, no training reads it: penumbra run build-negatives "
+                f"{self.negatives.dataset} makes negatives of training queries"
+            )
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
@@ -109,6 +122,19 @@ def newest_tags(annotations: Artifact) -> Artifact | None:
     return None
 
 
+def judging_negatives(annotations: Artifact) -> tuple[Artifact, ...]:
+    """Return the newest false sentences of each origin (providers and splits, or kind) to judge these queries by."""
+    store, newest = Store(), dict[str, Artifact]()
+    for manifest in store.find(annotations.dataset, "judging_negatives"):
+        parents = {parent.key: parent for parent in manifest.parents}
+        if annotations.key in parents:
+            made = [it for it in parents.values() if it.stage in ("masks", "fills") and store.has(it)]
+            about = [store.manifest(it).parameters for it in made]
+            origin = [manifest.parameters.get("kind"), *((it.get("splits"), it.get("provider")) for it in about)]
+            newest[str(origin)] = store.reference(manifest)
+    return tuple(newest.values())
+
+
 def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
     """Return the artifacts that build-negatives and extract-features made."""
     return Sources(
@@ -148,7 +174,7 @@ class Loaded:
     """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level.
 
     `in_video` gives the texts of a query's negatives in its own video, `parts` its static and dynamic query; None if
-    the model does not read them.
+    the model does not read them. `judging` gives the false sentences that a query is judged by, by their kind.
     """
 
     videos: Features
@@ -157,6 +183,7 @@ class Loaded:
     negatives: dict[str, dict[int, str]]
     in_video: dict[str, list[str]] | None = None
     parts: dict[str, tuple[str, str]] | None = None
+    judging: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def splits(self) -> list[str]:
         return list(dict.fromkeys(row["split"] for row in self.rows))
@@ -178,7 +205,9 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
         if patches is None:
             raise FeatureError(f"{sources.patch_features.path} has no patches of any video that has features")
         videos = replace(videos, patches=patches)
-    texts = normalised(load_features(sources.text_features), inputs.longest_text)
+    false = [sources.judging_texts] if sources.judging_texts and store.manifest(sources.judging_texts).rows else []
+    several = [normalised(load_features(it), inputs.longest_text) for it in (sources.text_features, *false)]
+    texts = reduce(together, several)
     rows = [row for part in store.parts(sources.annotations, COLUMNS) for row in part.to_pylist()]
     negatives: defaultdict[str, dict[int, str]] = defaultdict(dict)
     if sources.negatives is not None:
@@ -196,4 +225,14 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
     if sources.visual_dynamic_queries is not None:
         tables = store.parts(sources.visual_dynamic_queries, ["qid", "static", "dynamic"])
         parts = {row["qid"]: (row["static"], row["dynamic"]) for part in tables for row in part.to_pylist()}
-    return Loaded(videos, texts, rows, dict(negatives), in_video, parts)
+    return Loaded(videos, texts, rows, dict(negatives), in_video, parts, _judging_sentences(sources.judging))
+
+
+def _judging_sentences(several: Iterable[Artifact]) -> dict[str, dict[str, str]]:
+    """Return the false sentences of each query by their kind."""
+    sentences: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for part in (part for it in several for part in Store().parts(it, ["qid", "level", "provider", "negative"])):
+        for row in part.to_pylist():
+            kind = f"level {row['level']} by {row['provider']}" if row["level"] else row["provider"]
+            sentences[row["qid"]].setdefault(kind, row["negative"])
+    return dict(sentences)

@@ -23,14 +23,11 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.metrics import Floats, align, overlaps
 from penumbra.tasks.grounding.runs import CONSTANT
-from penumbra.tasks.negatives.providers.random import row_seed
 
 BY_VERB, OTHER_QUERY = "constant window by verb", "another query"
 STEPS = 40  # of the grid
 PRIOR = 5.0  # weight of the mean over all queries in the choice for a verb, in queries
 BLOCK = 1024  # queries compared with the grid at once
-ASKED = 1_000  # queries of a split that are replaced by another: prediction costs, and half a point is near enough
-SEED = 0
 Row = Mapping[str, Any]
 Rows = list[dict[str, Any]]
 
@@ -116,21 +113,3 @@ def guesses(
             spans = [[{"start": start, "end": end, "score": 1.0}] for start, end in windows]
             rows = [{"qid": row["qid"], "windows": it, "saliency": []} for row, it in zip(queries, spans, strict=True)]
             yield name, rows
-
-
-def with_other_queries(queries: Sequence[Row], most: int = ASKED) -> Rows:
-    """Return at most `most` rows of `annotations` of a split, each with the query of another video of the split.
-
-    The choice depends on the qids only and is the same for every run. It is empty if all queries are of one video.
-    """
-    if len({row["vid"] for row in queries}) < 2:
-        return []
-    order = sorted(queries, key=lambda row: row_seed(SEED, row["qid"]))
-    draws = np.random.default_rng(SEED)
-    replaced = []
-    for row in order[:most]:
-        other = row
-        while other["vid"] == row["vid"]:
-            other = order[int(draws.integers(len(order)))]
-        replaced.append({**row, "query": other["query"]})
-    return replaced

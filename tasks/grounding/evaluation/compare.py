@@ -12,9 +12,10 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
-from penumbra.tasks.grounding.evaluation.figures import judged_split
+from penumbra.tasks.grounding.evaluation.figures import judged_split, rejection_scores_of
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
-from penumbra.tasks.grounding.metrics import EvaluationError, Floats, compared_scores
+from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, label
+from penumbra.tasks.grounding.metrics import EvaluationError, Floats, all_metrics, compared_scores
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
 RESAMPLES = 10_000
@@ -61,7 +62,7 @@ def paired_bootstrap(
     """Draw videos with replacement, with the scores [N] of both runs of all their queries together.
 
     `videos` [N] is each query's video. The figure of a resample is the mean over the queries of the videos it draws.
-    Raise `EvaluationError` unless the three are of the same queries.
+    A query whose score is NaN does not count. Raise `EvaluationError` unless the three are of the same queries.
     """
     if first.shape != second.shape or first.ndim != 1 or not len(first) or len(videos) != len(first):
         raise EvaluationError(
@@ -69,7 +70,9 @@ def paired_bootstrap(
             f"{counted(len(videos), 'video')}"
         )
     change = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
-    names, video = np.unique(np.asarray(videos), return_inverse=True)
+    known = np.isfinite(change)
+    change = change[known]
+    names, video = np.unique(np.asarray(videos)[known], return_inverse=True)
     columns = np.stack([change, np.ones(len(change))], axis=1)
     _, sums = Resamples(len(names), resamples, seed).sums(video, columns)
     means = sums[:, 0] / sums[:, 1]
@@ -101,11 +104,20 @@ def seeds_differ(first: Sequence[float], second: Sequence[float]) -> bool:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """The queries of a split in the order of their ids, each one's video, and their scores in percent by metric."""
+    """The queries of a split in the order of their ids, each one's video, and their scores in percent by metric.
+
+    `asked` are the false sentences that some of the scores are about, which are NaN for queries without one.
+    """
 
     qids: tuple[str, ...]
     videos: tuple[str, ...]
     scores: dict[str, Floats]
+    asked: frozenset[tuple[str, ...]] = frozenset()
+
+    def shared(self, other: "SplitScores") -> list[str]:
+        """Return the metrics of both; those about false sentences only if both runs were asked the same ones."""
+        retrieval = {name for metric in all_metrics().values() for name in metric.compared}
+        return [it for it in self.scores if it in other.scores and (self.asked == other.asked or it in retrieval)]
 
 
 def predictions_of(metrics: Artifact) -> Artifact:
@@ -131,10 +143,14 @@ def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
             if truth[row["qid"]]["windows"]:
                 by_split[row["split"]].append(row)
     scores: dict[str, SplitScores] = {}
+    asked, threshold = asked_by_split(predictions)
     for split, rows in by_split.items():
         judged = judged_split(sorted(rows, key=itemgetter("qid")), truth, end)
         qids = judged.windows.qids
-        scores[split] = SplitScores(qids, tuple(truth[qid]["vid"] for qid in qids), compared_scores(judged))
+        of_false = rejection_scores_of(judged, asked.get(split, []), threshold)
+        several = compared_scores(judged) | {label(*place): values for place, values in of_false.items()}
+        sentences = frozenset((row["qid"], row["kind"], row["sentence"]) for row in asked.get(split, []))
+        scores[split] = SplitScores(qids, tuple(truth[qid]["vid"] for qid in qids), several, sentences)
     return scores
 
 
@@ -151,6 +167,7 @@ def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[
             raise EvaluationError(
                 f"the runs predicted different queries of {split}: {len(old.qids)} and {len(new.qids)}"
             )
-        for name, scores in old.scores.items():
-            differences.append((split, name, paired_bootstrap(scores, new.scores[name], old.videos, seed)))
+        for name in old.shared(new):
+            difference = paired_bootstrap(old.scores[name], new.scores[name], old.videos, seed)
+            differences.append((split, name, difference))
     return differences

@@ -4,14 +4,15 @@ The numbers of a family (`System.evidence`: the logit of an existence head, or e
 window's score, …) are the inputs of a logistic regression, which is fitted on the validation queries of the run: each
 with its own video, which is true, and with sentences that are false of the video. So a run that was trained before
 there were heads has `existence`, too. True and false sentences weigh as much as each other in all, and so do the kinds
-of false ones: a sentence of another video, and the generated negatives of each level where the data set has them.
+of false ones: a sentence of another video, the nearest real sentence of another video, and the generated negatives of
+each level where the data set has them.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -26,14 +27,15 @@ from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import HEAD, Prediction, System
 from penumbra.tasks.grounding.metrics import Flags, Floats
 from penumbra.tasks.grounding.training.stage import load_run, run_name, settings_of, split_rows
-from penumbra.tasks.negatives.checks import normal_form
+from penumbra.tasks.negatives.judging import TRUE_ELSEWHERE, OwnSentences, encode_once, text_inputs, vectors_of
 from penumbra.tasks.negatives.providers.random import row_seed
 from penumbra.tasks.stage import Stage, work_of
 
 STAGE = "calibration"
 BIAS, THRESHOLD, AREA = "bias", "threshold", "AUROC"
-TRUE, OTHER_VIDEO, LEVEL = "true", "another video", "level"
+TRUE, OTHER_VIDEO, NEAR, LEVEL = "true", "another video", "near real", "level"
 QUERIES = 1_000  # validation queries at most: three numbers are fitted
+POOL, TRIED = 2_000, 100  # queries among which near real sentences are looked for, and those that are tried for each
 SEED, STRENGTH = 0, 1.0  # of the choice of other sentences; inverse of the regularisation
 Row = dict[str, Any]
 
@@ -61,26 +63,75 @@ class Calibrator:
         return list(self.existence(evidence).tolist())
 
 
-def false_sentences(rows: Sequence[Row], loaded: Loaded) -> Iterator[tuple[str, Row]]:
-    """Yield the kind of each false sentence, and the row of `annotations` with it in place of the query.
+class Asked(NamedTuple):
+    """A sentence that is false of the video of a query, `row`; a near real one is the query of `other`."""
 
-    A sentence of another video is drawn from `rows`, or else from their split; one that the video has itself, in any
-    case or with other punctuation, is not false of it. The choice depends on the qids only, not on the run.
+    kind: str
+    row: Row
+    sentence: str
+    other: Row | None = None
+
+    @property
+    def asked(self) -> Row:
+        """The row of the query, with the sentence in place of it."""
+        return {**self.row, "query": self.sentence}
+
+
+def false_sentences(rows: Sequence[Row], loaded: Loaded, notes: Counter[str]) -> Iterator[Asked]:
+    """Yield the false sentences of each row of `annotations` that have features.
+
+    A sentence of another video is drawn from `rows`, or else from their split; a near real one is the nearest of the
+    split. One that may be true of another moment of the video is left out, and counted in `notes`. The choice depends
+    on the queries only, not on the run.
     """
-    own = defaultdict[str, set[str]](set)
-    for row in loaded.rows:
-        own[row["vid"]].add(normal_form(row["query"]))
     splits = {row["split"] for row in rows}
-    pools = [sorted({row["query"] for row in several if row["split"] in splits}) for several in (rows, loaded.rows)]
+    of_split = [row for row in loaded.rows if row["split"] in splits and row["vid"] in loaded.videos.index]
+    pools = [sorted({row["query"] for row in several} & loaded.texts.index.keys()) for several in (rows, of_split)]
+    own = OwnSentences(loaded.rows)
+    pool = [row for row in of_split if row["query"] in loaded.texts.index]
+    pool = sorted(pool, key=lambda row: row_seed(SEED, row["qid"]))[:POOL]
+    given = {text for row in rows for text in loaded.negatives.get(row["qid"], {}).values()}
+    given |= {text for row in rows for text in loaded.judging.get(row["qid"], {}).values()}
+    of_videos = {text for row in [*rows, *pool] for text in own.of_video[row["vid"]]}
+    near = dict(nearest_real(rows, pool, own)) if encode_once(given | of_videos | set(pools[0])) else {}
     for row in rows:
         draws = np.random.default_rng(row_seed(SEED, row["qid"]))
         drawn = (pool[number] for pool in pools for number in draws.permutation(len(pool)))
-        other = next((text for text in drawn if normal_form(text) not in own[row["vid"]]), None)
-        texts = {OTHER_VIDEO: other} if other else {}
-        texts |= {f"{LEVEL} {level}": text for level, text in loaded.negatives.get(row["qid"], {}).items()}
-        for kind, text in texts.items():
-            if normal_form(text) not in own[row["vid"]]:
-                yield kind, {**row, "query": text}
+        other = next((text for text in drawn if not own.may_be_true(row["vid"], text)), None)
+        if other:
+            yield Asked(OTHER_VIDEO, row, other)
+        if nearest := near.get(row["qid"]):
+            yield Asked(NEAR, row, nearest["query"], nearest)
+        levels = {f"{LEVEL} {level}": text for level, text in loaded.negatives.get(row["qid"], {}).items()}
+        for kind, text in (levels | loaded.judging.get(row["qid"], {})).items():
+            if own.may_be_true(row["vid"], text):
+                notes[f"{kind}: {TRUE_ELSEWHERE}"] += 1
+            elif text in loaded.texts.index:
+                yield Asked(kind, row, text)
+            else:
+                notes[f"{kind}: no features of the sentence"] += 1
+
+
+def nearest_real(rows: Sequence[Row], pool: Sequence[Row], own: OwnSentences) -> Iterator[tuple[str, Row]]:
+    """Yield the qid of each row, and the row of the nearest query of another video.
+
+    Both queries must be false of the other's video, by text.
+    """
+    by_text = defaultdict[str, list[Row]](list)
+    for row in pool:
+        by_text[row["query"]].append(row)
+    texts = sorted(by_text)
+    vectors = vectors_of(texts) if texts else np.zeros((0, 1), np.float32)
+    for row in rows:
+        # rounded: the last bits depend on the machine and must not decide
+        cosines = (vectors @ vectors_of([row["query"]])[0]).round(4)
+        for place in np.argsort(-cosines, kind="stable")[:TRIED]:
+            if cosines[place] > own.ceiling or own.may_be_true(row["vid"], texts[place]):
+                continue
+            others = (it for it in by_text[texts[place]] if not own.may_be_true(it["vid"], row["query"]))
+            if other := next(others, None):
+                yield row["qid"], other
+                break
 
 
 def balanced(kinds: Sequence[str]) -> Floats:
@@ -130,7 +181,7 @@ class Calibration(Stage):
     """The calibration of a run's `existence`; empty, with the reason, if there is nothing to fit it on."""
 
     name = STAGE
-    version = 1
+    version = 2
     may_be_empty = True
     pieces = (0,)
 
@@ -151,14 +202,18 @@ class Calibration(Stage):
         """Return what existence is computed from."""
         return {"evidence": list(self.evidence)}
 
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of what says whether a sentence may be true of a video."""
+        return text_inputs()
+
     def part(self, piece: int) -> Part:
         """Fit the regression, and return its numbers."""
         model, settings = load_run(self.metrics)
         system, loaded = system_of(settings), load(self.sources, settings.inputs)
         name, key = run_name(settings, self.metrics.key), self.metrics.key
         rows = sorted(split_rows(loaded, settings)[1], key=lambda row: row_seed(SEED, row["qid"]))[:QUERIES]
-        false = [it for it in false_sentences(rows, loaded) if it[1]["query"] in loaded.texts.index]
-        asked = [(TRUE, row) for row in rows] + false
+        notes = Counter[str]()
+        asked = [(TRUE, row) for row in rows] + [(it.kind, it.asked) for it in false_sentences(rows, loaded, notes)]
         kinds = {f"{number} {row['qid']}": kind for number, (kind, row) in enumerate(asked)}
         renamed = [{**row, "qid": qid} for qid, (_, row) in zip(kinds, asked, strict=True)]
         examples = loaded.examples_of(renamed, STAGE)
@@ -181,7 +236,7 @@ class Calibration(Stage):
             rejected.append(rejection(key, STAGE, reason_of(bool(self.evidence), known), name))
         numbers = [{"run": name, "name": number, "value": value} for number, value in table.items()]
         kept = max(0, len(asked) - len(rejected))
-        return Part(table_of(STAGE, numbers), kept + len(rejected), kept, rejected)
+        return Part(table_of(STAGE, numbers), kept + len(rejected), kept, rejected, notes)
 
 
 def reason_of(has_evidence: bool, kinds: Sequence[str]) -> str:

@@ -15,11 +15,19 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.configs import Ranking
-from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, fitted, guesses, with_other_queries
-from penumbra.tasks.grounding.evaluation.predictions import predict_rows
+from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, fitted, guesses
+from penumbra.tasks.grounding.evaluation.existence import OTHER_VIDEO
+from penumbra.tasks.grounding.evaluation.rejection import (
+    Scores,
+    calibrator_of_predictions,
+    rejection_figures,
+    rejection_scores,
+    rejection_tables,
+    text_figures,
+)
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
-from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics, means
+from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics, compared_scores, means
 from penumbra.tasks.grounding.runs import ALL
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import load_run, name_of, split_rows
@@ -36,18 +44,19 @@ class Evaluation(Stage):
     """Every figure of a run."""
 
     name = STAGE
-    version = 3
+    version = 4
     pieces = (0,)
 
     metrics: Artifact
     predictions: Artifact
+    existence: Artifact
     sources: Sources
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
         """Return the run, its predictions, and what they are compared with."""
         tags = (self.sources.tags,) if self.sources.tags else ()
-        return (self.metrics, self.predictions, *self.sources.parents, *tags)
+        return (self.metrics, self.predictions, self.existence, *self.sources.parents, *tags)
 
     def parameters(self) -> dict[str, Any]:
         """Return the version of each metric."""
@@ -65,17 +74,24 @@ class Evaluation(Stage):
         loaded = load(sources, settings.inputs)
         annotations = {row["qid"]: row for row in loaded.rows}
         constant = fitted(sources.annotations, sources.tags, ranking.truth_ends)
-        by_split: defaultdict[str, Rows] = defaultdict(list)
-        for part in store.parts(self.predictions):
-            for row in part.to_pylist():
-                by_split[row["split"]].append(row)
+        by_split, asked = (defaultdict[str, Rows](list) for _ in range(2))
+        for artifact, of in ((self.predictions, by_split), (self.existence, asked)):
+            for part in store.parts(artifact):
+                for row in part.to_pylist():
+                    of[row["split"]].append(row)
+        calibrator = calibrator_of_predictions(self.predictions)
         figures: list[tuple[str, str, str, float]] = []
         for split, rows in by_split.items():
             known = [annotations[row["qid"]] for row in rows if annotations[row["qid"]]["windows"]]
-            replaced = predict_rows(loaded, with_other_queries(known), model, system, split, name).rows.to_pylist()
+            replaced = [{**row, "saliency": []} for row in asked[split] if row["kind"] == OTHER_VIDEO]
             for baseline, predicted in (("", rows), *guesses(known, *constant), (OTHER_QUERY, replaced)):
                 several = figures_of_split(predicted, annotations, ranking.truth_ends, baseline)
                 figures += [(split, *figure) for figure in several]
+            if calibrator and asked[split]:
+                judged = judged_split(rows, annotations, ranking.truth_ends)
+                scores = rejection_scores_of(judged, asked[split], calibrator.threshold)
+                found = [*rejection_figures(scores), *text_figures(asked[split], annotations)]
+                figures += [(split, *figure) for figure in found]
         if sources.negatives or sources.in_video_negatives:
             own = _own_figures(loaded, model, system, settings)
             figures += [("train", "held out", metric, value) for metric, value in own.items()]
@@ -84,9 +100,9 @@ class Evaluation(Stage):
         return Part(table_of(STAGE, table), queries, queries)
 
 
-def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Artifact:
-    """Evaluate a run's predictions."""
-    evaluation = run(Evaluation(metrics, predictions, sources))
+def evaluate(metrics: Artifact, predictions: Artifact, existence: Artifact, sources: Sources) -> Artifact:
+    """Evaluate a run's predictions, and what it says of false sentences."""
+    evaluation = run(Evaluation(metrics, predictions, existence, sources))
     if not is_planned():
         rows = Store().table(evaluation).to_pylist()
         logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to evaluate", results_table(rows))
@@ -125,6 +141,13 @@ def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end
     """Return the split that metrics are computed of: predictions of queries whose true windows are known."""
     judged = {row["qid"]: row for row in predictions if annotations[row["qid"]]["windows"]}
     return Split(aligned(judged.values(), annotations, end), judged, annotations)
+
+
+def rejection_scores_of(judged: Split, asked: Rows, threshold: float) -> Scores:
+    """Return the scores of a split's queries by subset and metric: is a true sentence told from the false ones."""
+    hits = compared_scores(judged)["R1@0.5"]
+    true = {qid: row["existence"] for qid, row in judged.predictions.items()}
+    return rejection_scores(judged.windows.qids, hits, true, asked, threshold)
 
 
 def aligned(judged: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Windows:
@@ -166,13 +189,14 @@ def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def results_table(rows: Rows) -> str:
-    """Return the table in markdown for a terminal, with the model family's own figures."""
+    """Return the tables in markdown for a terminal."""
     tables = [results(rows), *own_tables(rows)]
     return "\n\n".join(markdown_table(header, lines, cell=str) for header, lines in tables)
 
 
 def own_tables(rows: Rows) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """Yield header and lines of each table of the model family's own figures."""
+    """Yield header and lines of the tables about false sentences, and of each table of the family's own figures."""
+    yield from rejection_tables(rows)
     for title, unit, word, digits in (
         ("saliency inside the moment", "% in order", "ordering", 1),
         ("probability of clips inside and outside the moment", "mean", "probability", 3),

@@ -99,14 +99,16 @@ class Predictions(Stage):
 def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
     """Return the run that is chosen, or else all without predictions of these splits, the newest last.
 
-    Predictions of an older version of the stage do not count.
+    Predictions of an older version, or with a calibration of one, do not count.
     If every run has predictions, it is the newest. The log says which runs are chosen.
     """
     if choice.run is not None:
         return [chosen_run(dataset, choice.run)]
     newest, store = chosen_run(dataset, None), Store()
     splits = list(choice.splits)
+    calibrated = {it.key for it in store.find(dataset, Calibration.name) if it.stage_version == Calibration.version}
     today = [it for it in store.find(dataset, STAGE) if it.stage_version == Predictions.version]
+    today = [it for it in today if calibrated & {parent.key for parent in it.parents}]
     made = [it for it in today if it.parameters.get("splits", []) == splits]
     predicted = {parent.key for manifest in made for parent in manifest.parents}
     runs = [manifest for manifest in store.find(dataset, newest.stage) if manifest.key not in predicted]

@@ -55,7 +55,8 @@ class Negator:
                 f"{metrics.dataset} makes it"
             )
         tagging = Tagging(**store.manifest(tags).parameters) if tags else Tagging()
-        masking = Masking(**store.manifest(masks).parameters) if masks else Masking()
+        made = store.manifest(masks).parameters if masks else {}
+        masking = Masking(**{name: made[name] for name in Masking.model_fields.keys() & made.keys()})
         training = zip_parts(store.ancestors(tags)["annotations"][0], tags) if tags else ()
         name = "corpus" if tags else "random"
         return cls(tagging, masking, make_provider(name, load_dictionary(dictionary), training, Filling()))

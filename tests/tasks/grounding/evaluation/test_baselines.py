@@ -1,13 +1,10 @@
-"""The baselines of an evaluation: constant windows, and queries of other videos."""
+"""The baselines of an evaluation: constant windows."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penumbra.tasks.data.annotations import Annotations
-from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.grounding.evaluation.baselines import fit, with_other_queries
+from penumbra.tasks.grounding.evaluation.baselines import fit
 
 Rows = list[dict[str, Any]]
 
@@ -62,24 +59,3 @@ def test_a_frequent_verb_has_its_own_window() -> None:
     assert found.of(10.0, "close") == (5.0, 10.0)
     assert found.of(10.0, "sneeze") != (9.0, 10.0), "one query tells little"
     assert found.of(10.0, "never seen") == found.of(10.0)
-
-
-@pytest.fixture(scope="module")
-def charades(shared: Path) -> Rows:
-    dataset = Dataset(name="charades-cg", folder=str(shared / "data/charades-cg"))
-    return [row for make in Annotations(dataset).parts() for row in make().rows.to_pylist()]
-
-
-def test_every_query_is_replaced_by_one_of_another_video(charades: Rows) -> None:
-    test = [row for row in charades if row["split"] == "test"]
-    asked = with_other_queries(test, most=500)
-    assert len(asked) == len({row["qid"] for row in asked}) == 500
-    own = {row["qid"]: row for row in test}
-    videos: dict[str, set[str]] = {}
-    for row in test:
-        videos.setdefault(row["query"], set()).add(row["vid"])
-    for row in asked:
-        assert {**row, "query": own[row["qid"]]["query"]} == own[row["qid"]]
-        assert videos[row["query"]] != {row["vid"]}
-    assert asked == with_other_queries(test[::-1], most=500)
-    assert with_other_queries([row for row in test if row["vid"] == test[0]["vid"]]) == []

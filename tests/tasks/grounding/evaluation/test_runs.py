@@ -16,6 +16,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
 from penumbra.tasks.grounding.configs import Choice
+from penumbra.tasks.grounding.evaluation.existence import Calibration
 from penumbra.tasks.grounding.evaluation.predictions import Predictions, runs_to_evaluate
 from penumbra.tasks.grounding.runs import CONSTANT, all_runs, found_run, remove, run_folder
 from penumbra.tasks.grounding.training.presets import Settings, non_default_settings
@@ -77,9 +78,12 @@ def made(store: Store) -> dict[str, Artifact]:
 
 def test_predictions_of_an_older_version_do_not_count(store: Store, made: dict[str, Artifact]) -> None:
     assert runs_to_evaluate("mine", Choice()) == [made[name] for name in ("plain", "shine", "mmn")]
-    work = Work("mine", "predictions", Predictions.version, {"splits": []}, (made["plain"],))
-    store.build(work, [lambda: Part(table_of("predictions", []), 0, 0)])
-    assert runs_to_evaluate("mine", Choice()) == [made["shine"], made["mmn"]]
+    for version, left in ((Calibration.version - 1, 3), (Calibration.version, 2)):
+        calibration = Work("mine", "calibration", version, {}, (made["plain"],))
+        calibrated = store.build(calibration, [lambda: Part(table_of("calibration", []), 0, 0)])
+        work = Work("mine", "predictions", Predictions.version, {"splits": []}, (made["plain"], calibrated))
+        store.build(work, [lambda: Part(table_of("predictions", []), 0, 0)])
+        assert runs_to_evaluate("mine", Choice()) == [made[name] for name in ("plain", "shine", "mmn")][-left:]
 
 
 def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, Artifact]) -> None:
@@ -90,13 +94,13 @@ def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, 
         "test": {"queries": 9.0, "R1@0.5": 40.0, "mIoU": 10.0},
         "word": {"queries": 9.0, "R1@0.5": 50.0},
     }
-    assert shine.lines() == [("test ▾", "40.00", "–", "10.00"), ("word", "50.00", "–", "–")]
+    assert shine.lines() == [("test ▾", "40.00", "–", "10.00", "–"), ("word", "50.00", "–", "–", "–")]
     assert (plain.below, shine.below) == ((), ("test",))
     assert shine.size == sum(shine.files().values())
     assert 5e6 < shine.size < 5.1e6
     assert str(run_folder(made["shine"]) / "last.safetensors") in shine.files()
     assert f"{made['evaluation'].path}/part-00000.parquet" in shine.files()
-    assert (plain.negatives, mmn.lines()) == ("", [("–", "–", "–", "–")])
+    assert (plain.negatives, mmn.lines()) == ("", [("–",) * 5])
 
 
 def test_a_run_below_the_constant_window_is_marked_and_the_mark_is_explained(made: dict[str, Artifact]) -> None:

@@ -1,6 +1,5 @@
 """The existence head of every family, its false sentences, and the calibration of what each family has without it."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,11 @@ from penumbra.models.losses import existence
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.batches.examples import make_examples
 from penumbra.tasks.grounding.configs import ModelConfig
-from penumbra.tasks.grounding.evaluation.existence import TRUE, balanced, best_threshold, false_sentences, fit
+from penumbra.tasks.grounding.evaluation.existence import TRUE, balanced, best_threshold, fit
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.loop import with_fresh_head
 from penumbra.tasks.grounding.training.presets import MODELS, Settings
-from tests.grounding_data import CHANNELS, TINY, data, negatives, rows, texts, videos
+from tests.grounding_data import CHANNELS, TINY, data, rows, texts, videos
 
 MAP = {"hidden": 16, "clips": 4, "counts": (3,)}
 SMALL_MAP = {"proposal": 16, "joint": 8, "kernel": 3, "layers": 1, "segments": 8}
@@ -176,19 +175,3 @@ def test_kinds_of_false_sentences_weigh_alike() -> None:
     weights = balanced([TRUE] * 4 + ["level 1"] * 3 + ["another video"])
     assert weights[:4].sum() == pytest.approx(weights[4:].sum())
     assert weights[4:7].sum() == pytest.approx(weights[7])
-
-
-def test_false_sentences_are_false_by_their_text() -> None:
-    found = [{**row, "split": "train"} for row in rows(9)]  # the queries 0, 7 and 1, 8 are of one video each
-    found[2]["query"] = "Text 0!"
-    wrong = negatives(found, 2)
-    wrong["q0"] = {1: "TEXT 7", 2: "text 0 2"}
-    loaded: Any = SimpleNamespace(rows=found, negatives=wrong)
-    several = list(false_sentences(found, loaded))
-    kinds = [kind for kind, row in several if row["qid"] == "q0"]
-    assert kinds == ["another video", "level 2"], "level 1 is a query of the video"
-    own = {(row["vid"], row["query"].lower().strip("!")) for row in found}
-    assert not [row for _, row in several if (row["vid"], row["query"].lower().strip("!")) in own]
-    assert several == list(false_sentences(found, loaded))
-    alike: Any = SimpleNamespace(rows=[{**row, "query": "the same."} for row in found], negatives={})
-    assert not list(false_sentences(alike.rows, alike)), "a data set whose queries are all alike"

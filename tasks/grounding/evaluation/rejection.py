@@ -1,0 +1,283 @@
+"""Stage `existence`: what a run says of sentences that are false of a video; and how well it tells them from true ones.
+
+| subset | metric, in percent | what it is |
+| --- | --- | --- |
+| a kind of false sentences | AUROC | how often a true sentence has more existence than a false one |
+| | AUROC of the text alone | the same of a classifier that sees no video: what the kind gives away |
+| | rejected | false sentences below the threshold that was chosen on validation |
+| near real | group score | pairs where each sentence is better in its own video, and each video with its own sentence |
+| all | rejection accuracy | decisions that are right, true and false sentences alike, and the kinds of false ones |
+| | R1@0.5 with rejection | the same, but a true sentence must also be found at an IoU of 0.5 |
+| | calibration error | expected calibration error of existence, in ten bins (Guo et al., 2017) |
+
+The group score is Winoground's (Thrush et al., CVPR 2022): a model that never looks at the video can't have any. Each
+figure but the text's is the mean of a score of each query, so that videos are resampled as for all other figures. An
+AUROC is the mean of both sides' placement values less itself (DeLong et al., 1988); a calibration error is that of the
+signed errors of its bins.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
+from penumbra.tasks.grounding.configs import Ranking
+from penumbra.tasks.grounding.evaluation.existence import (
+    AREA,
+    NEAR,
+    QUERIES,
+    SEED,
+    Calibrator,
+    false_sentences,
+    read_calibrator,
+)
+from penumbra.tasks.grounding.evaluation.predictions import predict_rows
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.metrics import Floats
+from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION
+from penumbra.tasks.grounding.training.loop import keep_memory
+from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.stage import load_run, run_name
+from penumbra.tasks.negatives.judging import text_inputs
+from penumbra.tasks.negatives.providers.random import row_seed
+from penumbra.tasks.stage import Stage
+
+STAGE = "existence"
+OF_TEXT, REJECTED, GROUP, SENTENCES = "AUROC of the text alone", "rejected", "group score", "sentences"
+ACCURACY, ERROR = "rejection accuracy", "calibration error"
+OF_KINDS = (AREA, OF_TEXT, REJECTED, GROUP, SENTENCES)
+BINS, STEPS = 10, 20  # of existence; of a curve
+Rows = list[dict[str, Any]]
+Scores = dict[tuple[str, str], Floats]  # [N], NaN for a query without such a sentence, by subset and metric
+
+
+# -- the stage ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Existence(Stage):
+    """What a run says of false sentences of each split that it predicted: of at most `QUERIES` queries."""
+
+    name = STAGE
+    version = 1
+    unit = "sentence"
+    by_workers = False
+    may_be_empty = True
+
+    metrics: Artifact
+    predictions: Artifact
+    sources: Sources
+
+    @property
+    def parents(self) -> tuple[Artifact, ...]:
+        """Return the run, its predictions, and what is asked."""
+        texts = (self.sources.judging_texts,) if self.sources.judging_texts else ()
+        return (self.metrics, self.predictions, *self.sources.parents, *self.sources.judging, *texts)
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of what says whether a sentence may be true of a video."""
+        return text_inputs()
+
+    @cached_property
+    def pieces(self) -> Sequence[str]:
+        """The splits."""
+        return list(dict.fromkeys(Store().table(self.predictions, ["split"])["split"].to_pylist()))
+
+    @cached_property
+    def run(self) -> tuple[nn.Module, Settings]:
+        """The best model of the run, and its settings."""
+        keep_memory()
+        return load_run(self.metrics)
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """Queries, features and false sentences."""
+        return load(self.sources, self.run[1].inputs)
+
+    def part(self, piece: str) -> Part:
+        """Ask the false sentences of a split; of a near real one's query also in the other video."""
+        model, settings = self.run
+        ranking = Ranking.model_validate(Store().manifest(self.predictions).parameters["ranking"])
+        system, name = system_of(settings.model_copy(update={"ranking": ranking})), run_name(settings, self.metrics.key)
+        known = [row for row in self.loaded.of_split([piece]) if row["vid"] in self.loaded.videos.index]
+        queries, notes = sorted(known, key=lambda row: row_seed(SEED, row["qid"]))[:QUERIES], Counter[str]()
+        asked = list(false_sentences(queries, self.loaded, notes))
+        rows = [{**it.asked, "qid": f"{number}"} for number, it in enumerate(asked)]
+        exchanged = [(n, it.other, it.row["query"]) for n, it in enumerate(asked) if it.other]
+        rows += [{**other, "qid": f"{number} exchanged", "query": query} for number, other, query in exchanged]
+        calibrator = calibrator_of_predictions(self.predictions)
+        predicted = predict_rows(self.loaded, rows, model, system, piece, name, calibrator)
+        answers = {row["qid"]: row for row in predicted.rows.to_pylist()}
+        table = [
+            {
+                **{"run": name, "split": piece, "qid": it.row["qid"], "kind": it.kind, "sentence": it.sentence},
+                "other_qid": it.other["qid"] if it.other else None,
+                "existence": answers[f"{number}"]["existence"],
+                "exchanged": answers.get(f"{number} exchanged", {}).get("existence"),
+                "windows": answers[f"{number}"]["windows"],
+            }
+            for number, it in enumerate(asked)
+            if f"{number}" in answers
+        ]
+        rejected = [it for it in predicted.rejected if "exchanged" not in it["qid"]]
+        rejected = [{**it, "qid": asked[int(it["qid"])].row["qid"]} for it in rejected]
+        return Part(table_of(STAGE, table), len(asked), len(table), rejected, notes)
+
+
+def calibrator_of_predictions(predictions: Artifact) -> Calibrator | None:
+    """Return what the existence of predictions was computed by; None if there is none, as in older ones."""
+    parents = Store().manifest(predictions).parents
+    calibration = next((parent for parent in parents if parent.stage == "calibration"), None)
+    return read_calibrator(calibration) if calibration else None
+
+
+def asked_by_split(predictions: Artifact) -> tuple[dict[str, Rows], float]:
+    """Return the false sentences by split that a run was asked after these predictions, and its threshold.
+
+    There are none in an evaluation of an older version, or without a calibration.
+    """
+    store, by_split = Store(), defaultdict[str, Rows](list)
+    calibrator = calibrator_of_predictions(predictions)
+    made = [it for it in store.find(predictions.dataset, STAGE) if predictions.key in {p.key for p in it.parents}]
+    for part in store.parts(store.reference(made[-1])) if made and calibrator else ():
+        for row in part.to_pylist():
+            by_split[row["split"]].append(row)
+    return dict(by_split), calibrator.threshold if calibrator else 0.0
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def label(subset: str, metric: str) -> str:
+    """Return the name of a figure where there is no column for the subset."""
+    return metric if subset == ALL else f"{metric}, {subset}"
+
+
+def rejection_scores(
+    qids: Sequence[str], hits: Floats, true: Mapping[str, float | None], asked: Rows, threshold: float
+) -> Scores:
+    """Return the score of each query for each figure, whose mean over the queries that have one is the figure.
+
+    Args:
+        qids: the queries [N] of a split whose windows are known
+        hits: whether the first window of each is right [N], 0 or 100
+        true: the existence of each query
+        asked: the false sentences of the split, rows of `existence`
+        threshold: existence below which a sentence is rejected
+
+    """
+    place = {qid: number for number, qid in enumerate(qids)}
+    existence = np.array([np.nan if (value := true.get(qid)) is None else value for qid in qids], np.float64)
+    by_kind = defaultdict[str, Rows](list)
+    for row in asked:
+        if row["qid"] in place and row["existence"] is not None and np.isfinite(existence[place[row["qid"]]]):
+            by_kind[row["kind"]].append(row)
+    scores = Scores()
+    judged = np.array(sorted({place[row["qid"]] for rows in by_kind.values() for row in rows}), np.int64)
+    right, errors = np.zeros(len(qids)), [(judged, existence[judged], np.ones(len(judged)))]
+    for kind, rows in by_kind.items():
+        at = np.array([place[row["qid"]] for row in rows])
+        false, own = np.array([row["existence"] for row in rows], np.float64), existence[at]
+        sides = _placement(own, false), 1 - _placement(false, own)
+        scores[kind, AREA] = _spread(len(qids), at, 100 * (sides[0] + sides[1] - sides[0].mean()))
+        scores[kind, REJECTED] = _spread(len(qids), at, 100.0 * (false < threshold))
+        if kind == NEAR:
+            others = np.array([true.get(row["other_qid"]) for row in rows], np.float64)
+            exchanged = np.array([row["exchanged"] for row in rows], np.float64)
+            both = (np.minimum(own, others) > np.maximum(false, exchanged)).astype(np.float64)
+            known = np.isfinite(others + exchanged)
+            scores[kind, GROUP] = _spread(len(qids), at[known], 100.0 * both[known])
+        right[at] += (false < threshold) * (len(judged) / len(rows) / len(by_kind))
+        errors.append((at, false, np.full(len(at), len(judged) / len(rows) / len(by_kind))))
+    if len(judged):
+        accepted = existence[judged] >= threshold
+        scores[ALL, WITH_REJECTION] = _spread(len(qids), judged, 50 * right[judged] + 0.5 * hits[judged] * accepted)
+        scores[ALL, ACCURACY] = _spread(len(qids), judged, 50 * (right[judged] + accepted))
+        scores[ALL, ERROR] = _spread(len(qids), judged, _calibration_errors(errors, len(qids))[judged])
+    return scores
+
+
+def _placement(values: Floats, others: Floats) -> Floats:
+    """Return the share of others [m] below each value [n]; equal ones count half."""
+    ordered = np.sort(others)
+    below, upto = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return np.asarray((below + upto) / (2 * len(ordered)), np.float64)
+
+
+def _spread(count: int, places: np.ndarray, values: np.ndarray) -> Floats:
+    """Return an array [count] with values at some places, and NaN elsewhere."""
+    spread = np.full(count, np.nan)
+    spread[places] = values
+    return spread
+
+
+def _calibration_errors(several: Sequence[tuple[np.ndarray, Floats, Floats]], count: int) -> Floats:
+    """Return each query's share [count] in the calibration error, in percent.
+
+    `several` are places, existence and weights of the true sentences, and of each kind of false ones.
+    """
+    places, existence, weights = (np.concatenate(column) for column in zip(*several, strict=True))
+    true = np.arange(len(places)) < len(several[0][0])
+    excess = 50 * weights * (true - existence)
+    bins = np.minimum((existence * BINS).astype(np.int64), BINS - 1)
+    signs = np.sign(np.bincount(bins, excess, BINS))
+    shares = np.zeros(count)
+    np.add.at(shares, places, excess * signs[bins])
+    return shares
+
+
+def rejection_figures(scores: Scores) -> Iterator[tuple[str, str, float]]:
+    """Yield subset, metric and value of each figure, and how many sentences there are of each kind."""
+    for (subset, metric), values in scores.items():
+        yield subset, metric, float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+        if metric == AREA:
+            yield subset, SENTENCES, float(np.isfinite(values).sum())
+
+
+def text_figures(asked: Rows, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, float]]:
+    """Yield subset, metric and value of the AUROC of a classifier of each kind of sentences that sees no video.
+
+    It is the blind AUC of negatives (`penumbra.tasks.negatives.quality.figures`); `rows` are those of the queries.
+    """
+    from penumbra.tasks.data.resampling import Resamples
+    from penumbra.tasks.negatives.quality.figures import blind_auc  # only here: it imports scipy
+
+    for kind in dict.fromkeys(row["kind"] for row in asked):
+        mine = [row for row in asked if row["kind"] == kind]
+        names, videos = np.unique([rows[row["qid"]]["vid"] for row in mine], return_inverse=True)
+        queries, sentences = [rows[row["qid"]]["query"] for row in mine], [row["sentence"] for row in mine]
+        if area := blind_auc(queries, sentences, videos, Resamples(len(names), 0, 0)):
+            yield kind, OF_TEXT, 100 * area.value
+
+
+def rejection_tables(rows: Rows) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    """Yield header and lines of two tables of rows of `evaluation`: by kind of false sentences, and over all."""
+    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
+    kinds = [(split, subset) for split, subset, metric in values if metric == SENTENCES]
+    for columns, places in (
+        ((SENTENCES, AREA, OF_TEXT, REJECTED, GROUP), kinds),
+        (("R1@0.5", WITH_REJECTION, ACCURACY, ERROR), [(split, ALL) for split in dict.fromkeys(it for it, _ in kinds)]),
+    ):
+        lines = []
+        for place in places:
+            known = [values.get((*place, name)) for name in columns]
+            digits = [0 if name == SENTENCES else 2 for name in columns]
+            shown = ("–" if it is None else f"{it:,.{n}f}" for it, n in zip(known, digits, strict=True))
+            lines.append((*place, *shown))
+        if lines:
+            yield ("split", "false sentences", *columns), lines
+
+
+def recall_against_rejection(hits: Floats, true: Floats, false: Floats) -> list[tuple[float, float]]:
+    """Return points: % of false sentences [m] that a threshold rejects, and % of queries [n] found and not rejected."""
+    steps = [step / STEPS for step in range(STEPS + 1)]
+    thresholds = np.quantile(false, steps).tolist()
+    return [(100 * step, float((hits * (true >= at)).mean())) for step, at in zip(steps, thresholds, strict=True)]

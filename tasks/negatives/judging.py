@@ -1,0 +1,205 @@
+"""Stage `judging_negatives`: sentences that are false of validation and test videos, which no training reads.
+
+An evaluation asks a run these sentences (`penumbra.tasks.grounding.evaluation.rejection`). They are levels 1 to 3 of a
+query, made as those of training queries are; or, with level 0, the sentences of a file, such as NA-VMR's ("Moment of
+Untruth", WACV 2025). The stage has a name of its own, so that nothing that looks for `negatives` finds them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import file_digest
+from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.data.rows import clean_text
+from penumbra.tasks.negatives.checks import ALWAYS, TRAINING, WORD, normal_form, sentence_fault
+from penumbra.tasks.negatives.files import NegativesError, rows_of
+from penumbra.tasks.negatives.parameters import NegativeSource
+from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
+from penumbra.tasks.stage import Stage, logger
+from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, encoder_inputs
+from penumbra.tasks.text.wordnet import forms, is_entailed, wordnet_inputs
+
+STAGE = "judging_negatives"
+# A test query may hold what training must not be shown, so the checks that keep it from training do not apply.
+CHECKS = tuple(name for name in ALWAYS if name not in ("known_words", "test_split"))
+TRUE_ELSEWHERE = "may be true of another moment of the video"
+_VECTORS: dict[str, Vectors] = {}  # of this process: each run is asked the same sentences
+
+
+# -- what may be true of a video ---------------------------------------------------------------------------------------
+
+
+class OwnSentences:
+    """The sentences of each video, and whether another text may be true of one of its moments, too.
+
+    It may if it equals one of them, is closer to one than the ceiling (a paraphrase), or has no word that is not
+    entailed by a word of one of them ("a person stands" by "the person is standing at the door"). Without a sentence
+    encoder there are no cosines.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self.of_video = defaultdict[str, set[str]](set)
+        for row in rows:
+            self.of_video[row["vid"]].add(row["query"])
+        self.ceiling: float = Choosing().ceiling
+
+    def may_be_true(self, vid: str, text: str) -> bool:
+        """Return whether a text may be true of a moment of a video."""
+        own = self.of_video[vid]
+        if normal_form(text) in {normal_form(other) for other in own}:
+            return True
+        if text in _VECTORS and any(cosine(text, other) > self.ceiling for other in own if other in _VECTORS):
+            return True
+        return any(is_said_by(text, other) for other in own)
+
+
+def is_said_by(text: str, other: str) -> bool:
+    """Return whether each noun, verb, adjective and adverb of a text is entailed by a word of another."""
+    words = [(word, {primitive for primitive, _ in forms(word)}) for word in WORD.findall(text.lower())]
+    others = [(word, {primitive for primitive, _ in forms(word)}) for word in WORD.findall(other.lower())]
+    named = [(word, primitives) for word, primitives in words if primitives - {"preposition"}]
+    return bool(named) and all(
+        any(is_entailed(word, said, primitive) for said, known in others for primitive in primitives & known)
+        for word, primitives in named
+    )
+
+
+def encode_once(texts: Iterable[str]) -> bool:
+    """Encode the texts that this process has not; return False, and log why, if there is no sentence encoder."""
+    fresh = sorted(set(texts) - _VECTORS.keys())
+    try:
+        _VECTORS.update(zip(fresh, encode(fresh, Encoding()), strict=True) if fresh else ())
+    except PenumbraError as error:
+        logger().warning("no near real sentences are asked, and texts are not compared by meaning: %s", error)
+        return False
+    return True
+
+
+def cosine(text: str, other: str) -> float:
+    """Return the cosine of two texts that are encoded; rounded, because the last bits depend on the machine."""
+    return round(float(np.dot(_VECTORS[text], _VECTORS[other])), 4)
+
+
+def vectors_of(texts: Sequence[str]) -> Vectors:
+    """Return the vectors [texts, dimension] of texts that are encoded."""
+    return np.stack([_VECTORS[text] for text in texts])
+
+
+def text_inputs() -> dict[str, str]:
+    """Return the digests of what says whether a text may be true of a video."""
+    return wordnet_inputs() | encoder_inputs("sentence model", Encoding().sentence_model)
+
+
+# -- the stage ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JudgingNegatives(ChosenNegatives):
+    """Negatives of levels 1 to 3 of the queries of other splits than `train`."""
+
+    name = STAGE
+    version = 1
+    checks = CHECKS
+
+
+@dataclass(frozen=True)
+class FalseSentences(Stage):
+    """The sentences of a file, each for a query of the video that it names."""
+
+    name = STAGE
+    version = 1
+    unit = "sentence"
+    pieces = (0,)
+
+    annotations: Artifact
+    sourcing: NegativeSource
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.sourcing.file).expanduser()
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the kind of the sentences, and the file's name."""
+        return {**self.sourcing.determines(), "file": self.path.name}
+
+    def determines(self) -> dict[str, Any]:
+        """Return the kind of the sentences; the file enters by its digest."""
+        return self.sourcing.determines()
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of the file and of what says whether a sentence may be true."""
+        try:
+            return text_inputs() | {"sentences": file_digest(self.path)}
+        except OSError as error:
+            raise NegativesError(f"{self.path} can't be read ({error.strerror}): name it with file=…") from None
+
+    def part(self, piece: int) -> Part:
+        """Read the file; a query has one sentence, and a sentence that can't be used is rejected with its reason."""
+        columns = ["qid", "vid", "split", "query"]
+        queries = [row for part in Store().parts(self.annotations, columns) for row in part.to_pylist()]
+        free = defaultdict[str, list[dict[str, Any]]](list)
+        for row in reversed(queries):
+            free[row["vid"]] += [row] if row["split"] != TRAINING else []
+        known, own = {vid for vid, rows in free.items() if rows}, OwnSentences(queries)
+        rows, rejected, notes = list[dict[str, Any]](), list[dict[str, str]](), Counter[str]()
+        read = list(rows_of(self.path))
+        texts = [cleaned_sentence(row) for _, row, _ in read]
+        of_known = {text for (_, row, _), (text, _) in zip(read, texts, strict=True) if text and vid_of(row) in known}
+        encode_once(of_known | {text for vid in known for text in own.of_video[vid]})
+        for (number, row, fault), (text, changes) in zip(read, texts, strict=True):
+            vid, value = vid_of(row), f"line {number}: {text}"
+            reason = fault or self._fault(row, text, vid, known, own)
+            if reason := reason or ("" if free[vid] else "each query of its video has a sentence of this file"):
+                rejected.append(rejection(vid, STAGE, reason, value))
+                continue
+            query = free[vid].pop()
+            similarity = cosine(text, query["query"]) if {text, query["query"]} <= _VECTORS.keys() else None
+            about = {"qid": query["qid"], "level": 0, "query": query["query"], "negative": text, "words": []}
+            origin = {"provider": self.sourcing.kind, "model": self.path.name, "checks": []}
+            rows.append({**about, **origin, "similarity": similarity, "plausibility": None})
+            notes.update(f"sentence: {change}" for change in changes)
+        if not rows:
+            most = Counter(row["reason"] for row in rejected).most_common(1)
+            raise NegativesError(
+                f"{self.path} has no sentence to judge {self.dataset} by (most often: "
+                f"{most[0][0] if most else 'it is empty'}): give JSON lines with vid, a video of another split than "
+                "train, and query, which is false of it"
+            )
+        return Part(table_of(STAGE, rows), len(read), len(rows), rejected, notes)
+
+    def _fault(self, row: Any, text: str, vid: str, known: set[str], own: OwnSentences) -> str:
+        """Return why a row of the file can't be asked, or ''."""
+        if not isinstance(row, Mapping) or not vid or not text:
+            return "row lacks its vid or its query"
+        if any(end > start for start, end in windows_of(row)):
+            return "it has a window: it is true of its video"
+        if fault := sentence_fault(text, "") or ("" if vid in known else "no query of another split has its video"):
+            return fault
+        return TRUE_ELSEWHERE if own.may_be_true(vid, text) else ""
+
+
+def vid_of(row: Any) -> str:
+    """Return the video that a row of a file names, or ''."""
+    return str(row.get("vid") or "") if isinstance(row, Mapping) else ""
+
+
+def cleaned_sentence(row: Any) -> tuple[str, tuple[str, ...]]:
+    """Return the sentence of a row of a file, or '', and what was changed in it."""
+    text = (row.get("negative") or row.get("query")) if isinstance(row, Mapping) else ""
+    return clean_text(text) if isinstance(text, str) else ("", ())
+
+
+def windows_of(row: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Return the windows of a row of Moment-DETR's files; NA-VMR's false sentences have [[0, 0]]."""
+    windows = row.get("relevant_windows") or []
+    pairs = [it for it in windows if isinstance(it, list) and len(it) == 2] if isinstance(windows, list) else []
+    return [(it[0], it[1]) for it in pairs if all(isinstance(time, int | float) for time in it)]
