@@ -46,7 +46,8 @@ def prepare(
     try:
         validated: dict[str, Any] = flow.validate_parameters(parameters)
     except (ParameterTypeError, SignatureMismatchError) as error:
-        raise ParameterError(str(error).replace("\n - ", " ") + f"; see penumbra run {name} --help") from None
+        faults = str(error).removeprefix("Flow run received invalid parameters:\n - ").replace("\n - ", "; ")
+        raise ParameterError(f"{faults}; see penumbra run {name} --help") from None
     finally:
         prefect_log.disabled = False
     validated["dataset"].check()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 OWN_FILE = "penumbra.yaml"
 NAMES = re.compile(r"(?=.{1,200}$)[^.\s]+(\.[^.\s]+)*")  # a parameter's path
 WIDTH, INDENT = 80, " " * 6  # of the help
+NUMERALS = {2: "two", 3: "three"}
 TEMPLATE = """\
 # The parameters of `penumbra run FLOW {name}`, and of the deployments FLOW/{name} of `penumbra serve`: a line for each
 # flow, and below it the flow's parameters. `penumbra run FLOW --help` lists them; --config and --param override it.
@@ -168,19 +169,28 @@ def _checked(
             hint = "".join(f"did you mean {near}? " for near in _nearest(unknown, list(parameters)))
             raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow} --help lists them")
         it, shown = parameters[path], truncated(str(value), WIDTH)
-        is_list = get_origin(it.annotation) in (tuple, list)
+        is_list, kinds = get_origin(it.annotation) in (tuple, list), get_args(it.annotation)
+        count = len(kinds) if is_list and set(kinds) == {float} else 0
         if it.is_group and isinstance(value, dict):
             checked[name] = _checked(flow, value, parameters, f"{path}.")
         elif it.is_group and value is not None:
             meant = f"{path}.{'name' if f'{path}.name' in parameters else 'NAME'}={shown}"
             hint = f"did you mean {meant}? penumbra run {flow} --help {path} lists them"
             raise ParameterError(f"{path} is a group of parameters: {hint}")
-        elif is_list and isinstance(value, str):
+        elif is_list and isinstance(value, str) and not count:
             checked[name] = [value]
-        elif is_list and not isinstance(value, list | tuple | set):
-            example = f", as in {path}={json.dumps(it.default, default=str)}" if it.default else ""
-            raise ParameterError(f"{path}={shown} is no list {type_name(it.annotation)}{example}")
+        elif is_list and not _is_list(value, count):
+            example = f", as in {path}={json.dumps(it.default, default=str, separators=(',', ':'))}"
+            wanted = f"{NUMERALS.get(count, count)} numbers" if count else "a list"
+            raise ParameterError(f"{path}={shown}: it takes {wanted}{example if it.default else ''}")
     return checked
+
+
+def _is_list(value: Any, numbers: int) -> bool:
+    """Return whether a value is a list; of so many numbers, unless `numbers` is 0."""
+    if not isinstance(value, list | tuple | set):
+        return False
+    return not numbers or (len(value) == numbers and all(type(it) in (int, float) for it in value))
 
 
 def _nearest(unknown: str, paths: list[str]) -> list[str]:

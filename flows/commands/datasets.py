@@ -49,14 +49,13 @@ def init(
     from penumbra.artifacts.markdown import truncated
     from penumbra.flows.parameters import OWN_FILE, TEMPLATE
     from penumbra.tasks.data.dataset import SHIPPED, DatasetError
-    from penumbra.tasks.data.queries import check_free, complete_durations, queries_of, write_dataset
+    from penumbra.tasks.data.queries import complete_durations, queries_of, write_dataset
     from penumbra.tasks.data.tables import find_columns, read_table
 
     _dataset(name)
     if name == "scenes":
         raise DatasetError(f"scenes is the shipped data set, in {SHIPPED}: choose another name")
     folder = data_folder() / name
-    check_free(folder, force)
     table = read_table(file.expanduser())
     given = {"query": query, "video": video, "start": start, "end": end, "windows": windows, "duration": duration}
     columns = find_columns(table, {**given, "split": split, "qid": qid})

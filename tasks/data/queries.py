@@ -133,11 +133,10 @@ def share_of(videos: int, test: float) -> int:
 def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label] | None, force: bool) -> Dataset:
     """Write the folder of a data set below `PENUMBRA_DATA`: JSON lines, or CG files if there are labels.
 
-    Raises `DatasetError` if there is a data set of this name and no `force`, or no training query.
+    Raises `DatasetError` if there is another data set of this name and no `force`, or no training query.
     """
     dataset = Dataset(name=name)
     folder = data_folder() / dataset.name
-    check_free(folder, force)
     splits: dict[str, list[OwnQuery]] = {}
     for query in queries:
         splits.setdefault(str(query.split), []).append(query)
@@ -149,16 +148,26 @@ def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label
             write_splits({split: [query.line() for query in own] for split, own in splits.items()}, Path(draft))
         else:
             _write_compositional(splits, {id(q): label for q, label in zip(queries, labels, strict=True)}, Path(draft))
+        files = sorted(Path(draft).iterdir())
+        if {file.name: file.read_bytes() for file in files} == {
+            it.name: it.read_bytes() for it in _annotations(folder)
+        }:
+            return dataset
+        _check_free(folder, force)
         for old in WRITTEN:
             (folder / old).unlink(missing_ok=True)
-        for file in sorted(Path(draft).iterdir()):
+        for file in files:
             os.replace(file, folder / file.name)
     return dataset
 
 
-def check_free(folder: Path, force: bool) -> None:
+def _annotations(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.json*"))
+
+
+def _check_free(folder: Path, force: bool) -> None:
     """Raise `DatasetError` if a folder holds annotation files that must not be replaced."""
-    names = sorted(path.name for path in folder.glob("*.json*"))
+    names = [path.name for path in _annotations(folder)]
     if names and not force:
         raise DatasetError(f"{folder} holds {names[0]} already: choose another name, or replace it with --force")
     others = sorted(set(names) - WRITTEN)

@@ -124,16 +124,17 @@ def test_an_ambiguous_name_lists_paths_that_can_be_typed() -> None:
 
 
 def test_a_name_is_looked_up_in_the_model_of_the_run() -> None:
-    named = {"clips": 8, "model": {"name": "mmn"}}
-    assert resolve_parameter_paths(train_grounding, named) == {"model": {"name": "mmn", "clips": 8}}
-    deployed = {"preset": "scenes-mmn"}
-    assert resolve_parameter_paths(train_grounding, {"clips": 8}, deployed) == {"model": {"name": "mmn", "clips": 8}}
+    named = {"clip_encoder": "x", "model": {"name": "vdi"}}
+    found = {"model": {"name": "vdi", "clip_encoder": "x"}}
+    assert resolve_parameter_paths(train_grounding, named) == found
+    deployed = {"preset": "scenes-vdi"}
+    assert resolve_parameter_paths(train_grounding, {"clip_encoder": "x"}, deployed) == found
     assert resolve_parameter_paths(train_grounding, {"hidden": 8, "preset": "scenes-qd_detr"}, deployed) == {
         "preset": "scenes-qd_detr",
         "model": {"hidden": 8},
     }
-    with pytest.raises(ParameterError, match=r"'clips' is a parameter of model mmn, vdi, and this run has qd_detr"):
-        resolve_parameter_paths(train_grounding, {"clips": 8})
+    with pytest.raises(ParameterError, match=r"'clip_encoder' is a parameter of model vdi, and this run has qd_detr"):
+        resolve_parameter_paths(train_grounding, {"clip_encoder": "x"})
 
 
 def test_a_parameter_of_another_model_is_refused() -> None:
@@ -154,8 +155,10 @@ def test_a_parameter_of_another_model_is_refused() -> None:
         (
             "build-negatives",
             "masking.ratios=0.2",
-            "is no list [float, float, float], as in masking.ratios=[0.25, 0.5, 0.75]",
+            "masking.ratios=0.2: it takes three numbers, as in masking.ratios=[0.25,0.5,0.75]",
         ),
+        ("build-negatives", "masking.ratios=[0.2,0.3]", "takes three numbers"),
+        ("train-grounding", "training.betas=0.9", "takes two numbers, as in training.betas=[0.9,0.999]"),
         ("train-grounding", "preset=scenes-mnn", "no preset 'scenes-mnn': did you mean scenes-mmn or "),
         ("train-grounding", "training.log=[tensorbord]", "Input should be 'tensorboard' or 'wandb'"),
     ],
@@ -194,8 +197,8 @@ def test_typed_parameters_beat_those_of_a_file(file: Path, monkeypatch: pytest.M
     expected = {"training": {"seed": 7, "epochs": 5}, "model": {"hidden": 8, "losses": {"shine": True}}}
     assert planned_with(monkeypatch, *typed, "training.epochs=5") == expected
     assert planned_with(monkeypatch, *typed, "epochs=5") == expected
-    file.write_text("model: {name: mmn}\nclips: 8\n")
-    assert planned_with(monkeypatch, *typed, "clips=16") == {"model": {"name": "mmn", "clips": 16}}
+    file.write_text("model: {name: vdi}\nclip_encoder: x\n")
+    assert planned_with(monkeypatch, *typed, "clip_encoder=y") == {"model": {"name": "vdi", "clip_encoder": "y"}}
 
 
 @pytest.mark.parametrize(

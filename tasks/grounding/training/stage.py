@@ -208,10 +208,7 @@ def chosen_run(dataset: str | None, name: str | None) -> Artifact:
     """
     store = Store()
     if name is None and dataset is not None:
-        try:
-            return store.newest(dataset, STAGE)
-        except ArtifactError as error:
-            raise ArtifactError(f"{error}; penumbra run train-grounding {dataset} makes one") from None
+        return store.newest(dataset, STAGE)
     return store.with_key(dataset, STAGE, name or "", name_of)
 
 

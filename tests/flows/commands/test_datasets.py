@@ -115,6 +115,7 @@ def test_check_fails_where_no_training_query_can_be_used(tmp_path: Path) -> None
 
 def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
+    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0  # the same rows again
     again = run("init", "mine", "--from", table(tmp_path, ROWS[:2], "set"), "--test", "0")
     assert isinstance(again.exception, DatasetError)
     assert "choose another name, or replace it with --force" in str(again.exception)
