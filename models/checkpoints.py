@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 # (start of an official name, start of ours), tried in order; "vid" and "txt" in ours then become "video" and "text"
@@ -124,7 +125,10 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
     harmless: list[Any] = [(OrderedDict, name) for name in OPTION_CLASSES]
     with torch.serialization.safe_globals(harmless):
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            if str(path).endswith(".safetensors"):
+                content = load_file(path)
+            else:
+                content = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # pickle, zip and unpickler faults have no common class
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
             raise CheckpointError(f"{path} can't be read as weights alone ({reason})") from None

@@ -113,6 +113,13 @@ def predict(
     run: Annotated[
         str | None, typer.Option(help="Name of a trained run, its key, or the key's first digits. Default: the newest.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of a run: a published checkpoint such as qd_detr-qvhighlights, a file, or OWNER/NAME of the "
+            "hub. It is downloaded once."
+        ),
+    ] = None,
     dataset: OfDataset = None,
     output: Annotated[Path | None, typer.Option(help="Draw frames, saliency and windows into this .svg file.")] = None,
     as_json: Annotated[
@@ -124,13 +131,19 @@ def predict(
     ] = False,
 ) -> None:
     """Find the moments of a video that sentences describe, with a trained run; or say that they are not in it."""
-    from penumbra.tasks.grounding.prediction import command
+    from penumbra.tasks.grounding.prediction import Grounder, command
     from penumbra.tasks.grounding.training.stage import newest_runs
 
-    if run is None:
+    if model is not None and (run or dataset):
+        raise typer.BadParameter("--model is a checkpoint of others: leave out --run and --dataset")
+    if model is None and run is None:
         [run] = newest_runs(dataset, 1)
         write_error(f"run: {run}, the newest")
-    watched, predictions = command.predict(video, query, run, dataset, output)
+
+    def grounder() -> Grounder:
+        return Grounder.pretrained(model) if model else Grounder.of_run(str(run), dataset)
+
+    watched, predictions = command.predict(video, query, grounder, output)
     for note in watched.notes:
         write_error(f"note: {note}")
     if as_json:

@@ -49,6 +49,7 @@ NOT_RUN = {  # by the beginning of a line
     ".venv/bin/python -m bench.campaigns": "hours: tests/test_campaigns.py",
     "penumbra init charades-dev": "its file is made by hand of Charades-CG's train.json",
     "penumbra ablation llms charades-dev": "its data set is made by hand",
+    'penumbra predict video.mp4 "a person opens the door." --model': "a network: tests/flows/test_pretrained.py",
     "python -m bench.official": "its files are those of a challenge: tests/golden",
     "penumbra run train-grounding charades-cg-vdi": "it needs CLIP's weights: tests/flows/test_grounding.py",
 }

@@ -1,7 +1,7 @@
 """The functions of `penumbra predict`: moments of queries in a video file, as rows, as JSON, and as a picture."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,9 +15,9 @@ CLOSE, TOLERANCE = "≈", 0.01  # the mark of scores that differ from the best b
 
 
 def predict(
-    video: Path, queries: Sequence[str], run: str, dataset: str | None, picture: Path | None
+    video: Path, queries: Sequence[str], grounder_of: Callable[[], Grounder], picture: Path | None
 ) -> tuple[Watched, list[Grounding]]:
-    """Return the queries' moments, and draw them into a file if one is named.
+    """Return the queries' moments by a grounder, and draw them into a file if one is named.
 
     Raise `PenumbraError` if that file is no .svg or can't be written; see `Grounder` for other faults.
     """
@@ -25,7 +25,7 @@ def predict(
     if picture and picture.suffix.lower() != ".svg":
         raise PenumbraError(f"--output {picture}: pictures are SVG, which any browser shows: name a .svg file")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights, which takes a moment
-    grounder = Grounder.of_run(run, dataset)
+    grounder = grounder_of()
     watched = grounder.watch(video)
     groundings = grounder.ask(watched, queries)
     if picture:

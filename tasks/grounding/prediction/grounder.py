@@ -23,11 +23,12 @@ from penumbra.tasks.features.decoders import Decoder
 from penumbra.tasks.features.encode import EncodedVideo, encode_video
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.simulated import SIMULATED
-from penumbra.tasks.features.text import TextEncoder, load_text_encoder
+from penumbra.tasks.features.text import ClipTexts, TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import notes_on
 from penumbra.tasks.grounding.batches.examples import Features, joined, make_examples, normalised
 from penumbra.tasks.grounding.evaluation.existence import Calibrator, calibrator_of
 from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.prediction.pretrained import CLIP_LENGTH, load_pretrained
 from penumbra.tasks.grounding.runs import RunError, below_in_words, found_run
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import chosen_run, load_run, run_name
@@ -126,6 +127,31 @@ class Grounder:
         calibrator, reason = calibrator_of(metrics)
         caveats = tuple(filter(None, (caveat, reason)))
         return cls(name, model, settings, encoders, text_encoder, clip_length, caveats, calibrator)
+
+    @classmethod
+    def pretrained(cls, model: str, clip: Clip | None = None) -> "Grounder":
+        """Return the grounder of a checkpoint that others have trained, with CLIP's features of two seconds.
+
+        Args:
+            model: a name of `pretrained.PUBLISHED`, such as `qd_detr-qvhighlights`, which is downloaded once; a file;
+                or OWNER/NAME of the hub, with one file of weights
+            clip: the CLIP whose features the checkpoint reads; default: OpenAI's ViT-B/32
+
+        Raises:
+            RunError: there is no such checkpoint, its digest is wrong, or it reads features that are not computed here
+
+        """
+        clip = clip or Clip()
+        network, settings, note = load_pretrained(model, clip)
+        try:
+            encoder = load(clip)
+        except PenumbraError as error:
+            raise RunError(f"{model} reads features of a CLIP: {error}") from None
+        seconds = (settings.inputs.longest_video or 0) * CLIP_LENGTH
+        caveats = (note, f"{model} reads the first {seconds:.0f} s of a video, and its existence is not calibrated")
+        return cls(
+            Path(model).name, network, settings, [encoder], ClipTexts(encoder), CLIP_LENGTH, (*filter(None, caveats),)
+        )
 
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
         """Return each query's moments in a video file; raise `PenumbraError` if it can't be decoded."""

@@ -1,0 +1,179 @@
+"""Checkpoints of Moment-DETR, QD-DETR and SHINE that others have trained: by name, as a file, or from the hub.
+
+`PUBLISHED` has those that can be found without doubt. They read CLIP's features of clips of two seconds, as their
+authors' `run_on_video` computes them. A checkpoint that reads other features is refused with their widths.
+"""
+
+import hashlib
+import os
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import URLError
+
+from torch import Tensor, nn
+
+from penumbra.artifacts.errors import what_there_is
+from penumbra.artifacts.locations import runs_folder
+from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
+from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.runs import RunError
+from penumbra.tasks.grounding.training.presets import Settings
+
+TIMEOUT = 60  # seconds without an answer
+SUFFIXES = ("*.safetensors", "*.ckpt", "*.pth", "*.pt")
+CLIP_LENGTH, CLIPS = 2.0, 75  # QVHighlights: videos of 150 s
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where a checkpoint is, and its SHA-256; '' if nobody publishes it: the first download is then remembered."""
+
+    url: str
+    sha256: str = ""
+
+
+GITHUB, ZENODO = "https://raw.githubusercontent.com", "https://zenodo.org/records/13960580/files"
+MOMENT_DETR = "jayleicn/moment_detr/2fd431e941164c566a2b960615b137d7bb35f6b5/run_on_video/moment_detr_ckpt"
+QD_DETR = "wjun0830/QD-DETR/3e8e618ed20627579d35210eb6fea347fb6ca3ca/run_on_video/qd_detr_ckpt"
+PUBLISHED = {  # the authors' own, then those that lighthouse (Nishimura et al., EMNLP 2024) trained
+    "moment_detr-qvhighlights": Published(f"{GITHUB}/{MOMENT_DETR}/model_best.ckpt"),
+    "qd_detr-qvhighlights": Published(f"{GITHUB}/{QD_DETR}/model_best.ckpt"),
+    "moment_detr-lighthouse": Published(f"{ZENODO}/clip_moment_detr_qvhighlight.ckpt"),
+    "qd_detr-lighthouse": Published(
+        f"{ZENODO}/clip_qd_detr_qvhighlight.ckpt", "42798d352dde089a835cb4995eb9c8084a2e97337166abbbb09c12856aec2c55"
+    ),
+}
+
+
+def load_pretrained(source: str, clip: Clip) -> tuple[nn.Module, Settings, str]:
+    """Return the model and settings of a checkpoint whose features `clip` computes, and what to say about it.
+
+    Raise `RunError` if there is no such checkpoint, its digest is wrong, or it reads other features.
+    """
+    file, note = _file_of(source)
+    try:
+        weights = read_official(file)
+        settings = _settings_of(weights)
+        system = system_of(settings)
+        video, text = system.widths(weights)
+        _check_width(source, video, text, clip)
+        model = system.build(video, text)
+        load_weights(model, weights)
+    except (CheckpointError, KeyError) as error:
+        raise RunError(f"{file} is no checkpoint of Moment-DETR, QD-DETR or SHINE: {error}") from None
+    return model, settings, note
+
+
+def _check_width(source: str, video: int, text: int, clip: Clip) -> None:
+    """Raise `RunError` unless CLIP's features have these widths."""
+    from transformers import AutoConfig
+
+    from penumbra.tasks.features.clip import source as place
+
+    try:
+        config = AutoConfig.from_pretrained(place(clip.encoder))
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{source} reads features of CLIP {clip.encoder!r}, which can't be loaded ({type(error).__name__}): "
+            f"`hf download {clip.encoder}` on a machine that reaches the hub, and copy its cache (HF_HOME) here"
+        ) from None
+    if (video, text) != (config.projection_dim, config.text_config.hidden_size):
+        raise RunError(
+            f"{source} reads features of width {video} of a video and {text} of a text, and CLIP gives "
+            f"{config.projection_dim} and {config.text_config.hidden_size}. SlowFast (2304), I3D (1024) and C3D (500) "
+            "can't be computed from a video here: import such features, and give the file as training.start_from"
+        )
+
+
+def _settings_of(weights: Mapping[str, Tensor]) -> Settings:
+    """Return the settings of a network with these weights, for videos of QVHighlights' length."""
+    name = "qd_detr" if "global_token" in weights else "moment_detr"
+
+    def layers(start: str) -> int:
+        return len({key.removeprefix(start).partition(".")[0] for key in weights if key.startswith(start)})
+
+    sizes = {
+        "encoder_layers": layers("encoder."),
+        "decoder_layers": layers("decoder.layers."),
+        "projections": layers("video_projection.stages."),
+        "queries": len(weights["anchors" if name == "qd_detr" else "queries"]),
+        "feed_forward": len(weights["encoder.0.feed_forward.linear1.bias"]),
+    }
+    if "align_heads.query.bias" in weights:
+        sizes["alignment"] = len(weights["align_heads.query.bias"])
+    longest, hidden = len(weights["text_positions.table.weight"]), len(weights["text_positions.norm.weight"])
+    return Settings.model_validate(
+        {
+            "model": {"name": name, "hidden": hidden, "ablation": sizes},
+            "inputs": {"longest_video": CLIPS, "longest_text": longest},
+            "ranking": {"longest": CLIPS * CLIP_LENGTH},
+        }
+    )
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def _file_of(source: str) -> tuple[Path, str]:
+    """Return the file that a name of `PUBLISHED`, a path or a name of the hub stands for, and what to say about it."""
+    path = Path(source).expanduser()
+    if source in PUBLISHED:
+        return _fetched(source, PUBLISHED[source])
+    if path.is_file():
+        return path, ""
+    folder = path if path.is_dir() else _from_hub(source)
+    found = sorted(file for suffix in SUFFIXES for file in folder.rglob(suffix))
+    if len(found) != 1:
+        names = ", ".join(str(file.relative_to(folder)) for file in found) or "none"
+        raise RunError(f"{source} holds {len(found)} checkpoints ({names}): give one file")
+    return found[0], "" if path.is_dir() else f"{source}: from the hub; its digest is the hub's"
+
+
+def _from_hub(source: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    if source.count("/") != 1:
+        raise RunError(
+            f"no model {source!r}; {what_there_is(source, list(PUBLISHED))}; or a file, or OWNER/NAME of the hub"
+        )
+    try:
+        return Path(snapshot_download(source, allow_patterns=list(SUFFIXES)))
+    except (OSError, ValueError, HFValidationError) as error:
+        raise RunError(f"{source} can't be fetched from the hub ({type(error).__name__}): give a file") from None
+
+
+def _fetched(name: str, published: Published) -> tuple[Path, str]:
+    """Return the file, which is downloaded once; raise `RunError` unless its digest is the published or first one."""
+    file = runs_folder() / "pretrained" / f"{name}.ckpt"
+    known = file.with_suffix(".sha256")
+    expected = published.sha256 or (known.read_text() if known.is_file() else "")
+    if file.is_file():
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    else:
+        data = _download(name, published.url, file)
+        digest = hashlib.sha256(data).hexdigest()
+    if expected and digest != expected:
+        raise RunError(f"{name}: the SHA-256 of {file} is {digest}, not {expected}: remove {file} and try again")
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        known.write_text(digest)
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft.write_bytes(data)
+        os.replace(draft, file)
+    unpublished = "" if published.sha256 else "; its authors publish no digest, so that of the first download is kept"
+    return file, f"{name}: {published.url}, SHA-256 {digest[:12]}…{unpublished}"
+
+
+def _download(name: str, url: str, file: Path) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 (https, or a test's server)
+            data: bytes = answer.read()
+            return data
+    except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", error)
+        raise RunError(f"{name}: no answer from {url} ({reason}): download it elsewhere, copy it to {file}") from None

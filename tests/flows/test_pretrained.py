@@ -1,0 +1,199 @@
+"""Checkpoints of others, from stand-ins for the hub and for their authors' sites, over real HTTP."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from penumbra.artifacts.locations import PROJECT
+from penumbra.models.checkpoints import our_name
+from penumbra.models.grounding import GroundingModel
+from penumbra.models.moment_detr import MomentDETR
+from penumbra.models.qd_detr import QDDETR
+from penumbra.tasks.features.clip import FOLDER, Clip
+from penumbra.tasks.grounding.prediction import Grounder, pretrained
+from penumbra.tasks.grounding.prediction.pretrained import Published
+from penumbra.tasks.grounding.runs import RunError
+from tests.films import film
+
+pytestmark = pytest.mark.slow
+
+TINY = Clip(encoder="tiny-clip")
+VIDEO, TEXT = 192, 128  # its widths
+SENTENCES = ["a person opens the door.", "a person sits down."]
+BOTH = ("weight", "bias")
+ENCODER = ("self_attn.in_proj_", "self_attn.out_proj.", "linear1.", "linear2.", "norm1.", "norm2.")
+DAB = [f"{kind}_{part}_proj." for kind in ("sa", "ca") for part in ("qcontent", "qpos", "kcontent", "kpos", "v")]
+
+
+def official_names(kind: type[GroundingModel]) -> Iterator[str]:
+    """Yield the names of the published parameters."""
+    is_qd = kind is QDDETR
+    cross = [*DAB, "ca_qpos_sine_proj.", "cross_attn.out_proj.", *ENCODER[1:]]
+    decoder = cross if is_qd else [*ENCODER, "multihead_attn.in_proj_", "multihead_attn.out_proj."]
+    for i in range(2):
+        for part, names in (("encoder", ENCODER), ("t2v_encoder", ENCODER), ("decoder", [*decoder, "norm3."])):
+            yield from (f"transformer.{part}.layers.{i}.{name}{end}" for name in names for end in BOTH)
+            yield f"transformer.{part}.layers.{i}.activation.weight"
+        for name in ("txt", "vid"):
+            yield from (f"input_{name}_proj.{i}.{part}.{end}" for part in ("LayerNorm", "net.1") for end in BOTH)
+    for head in ("query_scale", "ref_point_head", "bbox_embed", "ref_anchor_head"):
+        yield from (f"transformer.decoder.{head}.layers.{i}.{end}" for i in range(3) for end in BOTH)
+    yield from (f"span_embed.layers.{i}.{end}" for i in range(3) for end in BOTH)
+    heads = ("class_embed", "transformer.decoder.norm", "txt_position_embed.LayerNorm")
+    saliency = ("saliency_proj1", "saliency_proj2") if is_qd else ("saliency_proj",)
+    yield from (f"{name}.{end}" for name in (*heads, *saliency) for end in BOTH)
+    yield from ("txt_position_embed.position_embeddings.weight", "query_embed.weight")
+    yield from ("global_rep_token", "global_rep_pos")
+
+
+def official_weights(kind: type[GroundingModel] = QDDETR, video: int = VIDEO) -> dict[str, Tensor]:
+    """Return fresh weights of a model that reads features of these widths, under the published names."""
+    torch.manual_seed(0)
+    sizes = kind.settings_type(video_dim=video + 2, text_dim=TEXT, hidden=16, feed_forward=24, queries=5)
+    ours = kind(sizes).state_dict()
+    ours |= {"queries": ours["anchors"]} if "anchors" in ours else {}
+    weights = {name: ours[our_name(name)] for name in official_names(kind) if our_name(name) in ours}
+    assert {our_name(name) for name in weights} == ours.keys() - {"anchors"}
+    return weights
+
+
+@contextmanager
+def served(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
+    """Serve files by their paths, and /OWNER/NAME/FILE as the hub does; yield the address and what is asked for."""
+    asked = list[str]()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0].replace("/resolve/main/", "/").replace(f"/resolve/{'0' * 40}/", "/")
+            repository = "/".join(path.split("/")[3:5])
+            own = [name.split("/", 3)[3] for name in files if name.startswith(f"/{repository}/")]
+            asked.append(path)
+            if path.startswith("/api/models/") and own and "/tree/" not in path:
+                listed = {"id": repository, "sha": "0" * 40, "siblings": [{"rfilename": name} for name in own]}
+                data = json.dumps(listed).encode()
+            elif path.startswith("/api/models/") and own:
+                tree = [
+                    {"type": "file", "path": it, "size": len(files[f"/{repository}/{it}"]), "oid": "0"} for it in own
+                ]
+                data = json.dumps(tree).encode()
+            else:
+                data = files.get(path, b"")
+            self.send_response(200 if data else 404)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
+            self.send_header("X-Repo-Commit", "0" * 40)
+            if not data:
+                self.send_header("X-Error-Code", "EntryNotFound")
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data)
+
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a user's folder with a video."""
+    monkeypatch.setenv("PENUMBRA_RUNS", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+    film(tmp_path / "video.mp4", frames=200, rate=1, size=(32, 32))
+    return tmp_path
+
+
+def checkpoint(file: Path, weights: dict[str, Tensor]) -> Path:
+    """Write a checkpoint as it is published, with options."""
+    torch.save({"model": weights, "epoch": 3, "opt": {"nheads": 8}}, file)
+    return file
+
+
+@pytest.mark.parametrize(("name", "kind"), [("moment_detr", MomentDETR), ("qd_detr", QDDETR)])
+def test_a_published_checkpoint_is_fetched_once_and_grounds_a_video(
+    here: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[GroundingModel]
+) -> None:
+    data = checkpoint(here / "a.ckpt", official_weights(kind)).read_bytes()
+    with served({"/a/model_best.ckpt": data}) as (address, asked):
+        monkeypatch.setitem(pretrained.PUBLISHED, name, Published(f"{address}/a/model_best.ckpt"))
+        for _ in range(2):
+            grounder = Grounder.pretrained(name, TINY)
+    assert asked == ["/a/model_best.ckpt"]
+    watched = grounder.watch("video.mp4")
+    assert "no digest" in watched.notes[0]
+    assert "the first 150 s" in watched.notes[1]
+    for found in grounder.ask(watched, SENTENCES):
+        assert found.windows
+        assert (found.clip_length, len(found.saliency), found.duration) == (2.0, 75, 150.0)
+    for official, value in official_weights(kind).items():
+        ours = our_name(official)
+        ours = "anchors" if ours == "queries" and kind is QDDETR else ours
+        assert torch.equal(grounder.model.state_dict()[ours].cpu(), value)
+    file = here / "runs" / "pretrained" / f"{name}.ckpt"
+    file.write_bytes(data[:-1] + b"x")
+    with pytest.raises(RunError, match=r"the SHA-256 of .* remove .* and try again"):
+        Grounder.pretrained(name, TINY)
+
+
+def test_a_file_of_another_digest_is_not_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served({"/a": b"other"}) as (address, _):
+        monkeypatch.setitem(pretrained.PUBLISHED, "mine", Published(f"{address}/a", "0" * 64))
+        with pytest.raises(RunError, match="not 0000"):
+            Grounder.pretrained("mine", TINY)
+    assert not (here / "runs").exists()
+    with pytest.raises(RunError, match=r"no answer from .* copy it to .*mine\.ckpt"):
+        Grounder.pretrained("mine", TINY)
+
+
+def test_features_that_are_not_computed_here_are_named(here: Path) -> None:
+    file = checkpoint(here / "slowfast.ckpt", official_weights(video=2304 + 512))
+    with pytest.raises(RunError, match=r"width 2816 of a video .* SlowFast .* training\.start_from"):
+        Grounder.pretrained(str(file), TINY)
+
+
+def test_what_is_no_checkpoint_is_one_line(here: Path) -> None:
+    (here / "empty").mkdir()
+    torch.save({"model": {"featpool.conv.weight": torch.ones(2, 2, 1)}}, here / "mmn.ckpt")
+    for name, reason in (
+        ("mmn.ckpt", "no checkpoint of Moment-DETR, QD-DETR or SHINE"),
+        ("video.mp4", "can't be read as weights alone"),
+        ("empty", "holds 0 checkpoints"),
+        ("qd_detr-qvhighlight", "did you mean qd_detr-qvhighlights"),
+        ("nobody/nothing", "can't be fetched from the hub"),
+    ):
+        with pytest.raises(RunError, match=reason):
+            Grounder.pretrained(name, TINY)
+
+
+def test_predict_takes_checkpoint_and_clip_from_the_hub(here: Path) -> None:
+    save_file(official_weights(), here / "model.safetensors")
+    files = {f"/openai/clip-vit-base-patch32/{path.name}": path.read_bytes() for path in FOLDER.iterdir()}
+    files["/someone/grounder/model.safetensors"] = (here / "model.safetensors").read_bytes()
+    command = [sys.executable, "-m", "penumbra", "predict", "video.mp4", *SENTENCES, "--model", "someone/grounder"]
+    with served(files) as (address, _):
+        hub = {"HF_ENDPOINT": address, "HF_HOME": str(here / "hub"), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
+        environment = {**os.environ, **hub, "PYTHONPATH": str(PROJECT)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(sentence in done.stdout for sentence in SENTENCES)
+    assert "someone/grounder: from the hub" in done.stderr
