@@ -152,11 +152,8 @@ def _fetched(name: str, published: Published) -> tuple[Path, str]:
     file = runs_folder() / "pretrained" / f"{name}.ckpt"
     known = file.with_suffix(".sha256")
     expected = published.sha256 or (known.read_text() if known.is_file() else "")
-    if file.is_file():
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    else:
-        data = _download(name, published.url, file)
-        digest = hashlib.sha256(data).hexdigest()
+    data = file.read_bytes() if file.is_file() else _download(name, published.url, file)
+    digest = hashlib.sha256(data).hexdigest()
     if expected and digest != expected:
         raise RunError(f"{name}: the SHA-256 of {file} is {digest}, not {expected}: remove {file} and try again")
     if not file.is_file():
