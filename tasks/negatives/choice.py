@@ -18,7 +18,7 @@ MOST_CHAINS = 256  # that are considered at a time
 
 @dataclass(eq=False)
 class Candidate:
-    """A fill, or a sentence that a reviewer accepted or wrote (`verdict`); `rank` counts those that pass before it."""
+    """A fill, or a sentence with a reviewer's `verdict`; `rank` is the number of candidates that pass before it."""
 
     text: str
     words: tuple[str, ...]
@@ -61,23 +61,23 @@ class Candidates:
 class Query:
     """A query with its candidates by level, and the lemmatised queries of its video.
 
-    `approved` are the levels whose candidates a reviewer accepted or wrote.
+    A level of `accepted` has one candidate, which a reviewer accepted. `edits` are sentences that a reviewer wrote.
     """
 
     masked: MaskedQuery
     text: str
     candidates: dict[int, Candidates] = field(default_factory=dict)
     same_video: set[str] = field(default_factory=set)
-    approved: set[int] = field(default_factory=set)
+    accepted: set[int] = field(default_factory=set)
+    edits: dict[int, Candidate] = field(default_factory=dict)
 
     def has(self, levels: Sequence[int]) -> bool:
         """Return whether any candidate of each of these levels passes."""
         return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
 
-    def chains(self, levels: Sequence[int], nested: bool = True) -> Iterator[Chain]:
+    def chains(self, levels: Sequence[int]) -> Iterator[Chain]:
         """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the one before.
 
-        Unless `nested`, this does not hold next to a candidate that a reviewer accepted or wrote.
         Chains of the first candidate of each level come first, then those of the first two, of four, and so on.
         """
         done, most = 0, 1
@@ -87,14 +87,14 @@ class Query:
                 return
             chains: Iterable[Chain] = zip(offered[0])
             for pair, candidates in zip(pairwise(levels), offered[1:], strict=True):
-                chains = self._longer(list(chains), *pair, candidates, nested)
+                chains = self._longer(list(chains), *pair, candidates)
             distinct = (chain for chain in chains if len({it.text for it in chain}) == len(chain))
             ranked = [(max(it.rank for it in chain), chain) for chain in islice(distinct, MOST_CHAINS)]
             yield from (chain for rank, chain in sorted(ranked, key=lambda pair: pair[0]) if rank >= done)
             done, most = most, 2 * most
 
     def _longer(
-        self, chains: Sequence[Chain], before: int, level: int, candidates: Sequence[Candidate], nested: bool
+        self, chains: Sequence[Chain], before: int, level: int, candidates: Sequence[Candidate]
     ) -> Iterator[Chain]:
         """Yield each chain with each candidate of a level that keeps the words of the chain's last, of level `before`.
 
@@ -102,14 +102,9 @@ class Query:
         """
         slots = [slot.token for slot in self.masked.levels[level - 1]]
         kept = [slots.index(slot.token) for slot in self.masked.levels[before - 1]]
-        is_free = not nested and bool(self.approved & {before, level})
         for candidate in candidates:
-            if not is_free and len(candidate.words) != len(slots):  # a reviewer's sentence has other words
-                continue
-            words = () if is_free else tuple([candidate.words[place] for place in kept])
-            for chain in chains:
-                if is_free or len(kept) == len(slots) or chain[-1].words == words:
-                    yield (*chain, candidate)
+            words = tuple([candidate.words[place] for place in kept])
+            yield from ((*it, candidate) for it in chains if len(kept) == len(slots) or it[-1].words == words)
 
 
 @dataclass
@@ -128,21 +123,15 @@ def choose(
     """Return the choice for each query by its id: of all levels if they go together, else of as many as do.
 
     All queries try their first chain; queries whose chain fails try their second one, and so on. The levels of a chain
-    are compared one after the other, so that the texts after a failed level are not encoded.
-
-    Args:
-        queries: those of a part, with their candidates
-        vectors: the embedding of each query by its text
-        encode: the sentence encoder
-        ceiling: the highest cosine of level 1 to the query
-
+    are compared one after the other, so that the texts after a failed level are not encoded. `vectors` are the
+    embeddings of the queries by text; `ceiling` is the highest cosine of level 1 to the query.
     """
     encoded, choices = dict[str, Vectors](), dict[str, Choice]()
     tick = counting("queries", len(queries))
-    for levels, nested in product(LEVEL_SETS, (True, False)):
-        possible = [query for query in queries if query.approved.issubset(levels) and (nested or query.approved)]
-        undecided = [query for query in possible if query.masked.qid not in choices and query.has(levels)]
-        left = [(query, query.chains(levels, nested)) for query in undecided]
+    for has_accepted, levels in product((True, False), LEVEL_SETS):  # first the sets with all accepted levels
+        undecided = [query for query in queries if query.masked.qid not in choices]
+        possible = [query for query in undecided if query.accepted.issubset(levels) == has_accepted]
+        left = [(query, query.chains(levels)) for query in possible if query.has(levels)]
         while left:
             trying = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
             holding = [Choice(query, levels, chain) for query, _, chain in trying]
@@ -154,8 +143,7 @@ def choose(
                     # rounded: the last bits depend on the machine and must not decide
                     exact = np.dot(vectors[choice.query.text], encoded[choice.chain[place].text])
                     cosine = round(float(exact), 4)
-                    falls = cosine < choice.cosines[-1] if choice.cosines else cosine <= ceiling
-                    if falls or choice.query.approved.issuperset(levels[max(0, place - 1) : place + 1]):
+                    if cosine < choice.cosines[-1] if choice.cosines else cosine <= ceiling:
                         choice.cosines.append(cosine)
                         holding.append(choice)
             for choice in holding:

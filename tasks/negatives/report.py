@@ -14,8 +14,7 @@ from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.judging import STAGE as JUDGING
 from penumbra.tasks.negatives.quality.figures import ALL
-from penumbra.tasks.negatives.quality.page import figures_by_name
-from penumbra.tasks.negatives.quality.verdict import verdict_line
+from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.selection import mark_changes
 from penumbra.tasks.stage import Stage, logger, side_effect_task

@@ -32,7 +32,7 @@ from penumbra.tasks.negatives.checks import (
     LeakageFilter,
     queries_with_tokens,
 )
-from penumbra.tasks.negatives.choice import Candidate, Candidates, Choice, Query, choose
+from penumbra.tasks.negatives.choice import Candidate, Candidates, Query, choose
 from penumbra.tasks.negatives.fills import FILLED, masked_queries, put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
@@ -119,37 +119,35 @@ class Chooser:
         self, annotations: pa.Table, tags: pa.Table, masks: pa.Table, embeddings: pa.Table, *fills: pa.Table
     ) -> Part:
         queries = self._with_candidates(annotations, masked_queries(tags, masks), fills)
-        encoder = partial(encode, encoding=self.encoding)
-        choices = choose(queries, vectors_by_text(embeddings), encoder, self.choosing.ceiling)
-        plausibility = self._plausibilities(choices.values())
+        vectors, encoder = vectors_by_text(embeddings), partial(encode, encoding=self.encoding)
+        choices = choose(queries, vectors, encoder, self.choosing.ceiling)
         rows, rejected, notes = list[dict[str, Any]](), [], Counter[str]()
         for query in queries:
-            choice = choices.get(query.masked.qid)
-            for level, candidates in sorted(query.candidates.items()):
-                for reason, count in candidates.refusals.items():
+            qid, choice, last = query.masked.qid, choices.get(query.masked.qid), np.inf
+            pairs = zip(choice.chain, choice.cosines, strict=True) if choice else ()
+            chosen = dict(zip(choice.levels if choice else (), pairs, strict=True))
+            for level, edit in query.edits.items():
+                chosen[level] = edit, round(float(np.dot(vectors[query.text], encoder([edit.text])[0])), 4)
+            plausibility = self._plausibilities(query, {level: candidate for level, (candidate, _) in chosen.items()})
+            for level in sorted({*query.candidates, *query.edits}):
+                refusals = query.candidates[level].refusals if level in query.candidates else {}
+                for reason, count in refusals.items():
                     notes[f"{REFUSED}, level {level}: {reason}"] += count
-                if choice and level in choice.levels:
-                    row, verdict = self._row(choice, choice.levels.index(level))
-                    row["plausibility"] = plausibility[row["negative"]] - plausibility[query.text]
-                    rows.append(row)
-                    notes.update([f"by a reviewer, level {level}: {verdict}"] if verdict else [])
-                else:
-                    reason = NOT_FALLING if query.has([level]) else next(iter(candidates.refusals))
-                    rejected.append(rejection(query.masked.qid, STAGE, reason, f"level {level}: {query.text}"))
+                if level not in chosen:
+                    reason = NOT_FALLING if query.has([level]) else next(iter(refusals))
+                    rejected.append(rejection(qid, STAGE, reason, f"level {level}: {query.text}"))
+                    continue
+                (candidate, cosine), words, checks = chosen[level], chosen[level][0].words, self.checks.names
+                if candidate.verdict:
+                    notes[f"by a reviewer, level {level}: {candidate.verdict}"] += 1
+                    about = qid, query.masked.tokens, level, query.same_video
+                    words, checks = self.check_sentence(*about, candidate.text)
+                checks = [*checks, *["ceiling"] * (cosine <= self.choosing.ceiling), *["falling"] * (cosine < last)]
+                row = {"qid": qid, "level": level, "query": query.text, "negative": candidate.text}
+                row |= {"words": list(words), "provider": candidate.provider, "model": candidate.model}
+                rows.append(row | {"similarity": cosine, "plausibility": plausibility[level], "checks": checks})
+                last = cosine
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
-
-    def _row(self, choice: Choice, place: int) -> tuple[dict[str, Any], str]:
-        """Return a row of `negatives` without its plausibility, and the verdict of a reviewer or ''."""
-        query, level, candidate, cosine = choice.query, choice.levels[place], choice.chain[place], choice.cosines[place]
-        words, checks = candidate.words, list(self.checks.names)
-        if candidate.verdict:
-            about = query.masked.qid, query.masked.tokens, level, query.same_video
-            words, checks = self.check_sentence(*about, candidate.text)
-        checks += ["ceiling"] if cosine <= self.choosing.ceiling else []
-        checks += ["falling"] if not place or cosine < choice.cosines[place - 1] else []
-        row = {"qid": query.masked.qid, "level": level, "query": query.text, "negative": candidate.text}
-        row |= {"words": list(words), "provider": candidate.provider, "model": candidate.model}
-        return row | {"similarity": cosine, "checks": checks}, candidate.verdict
 
     def _with_candidates(
         self, annotations: pa.Table, queries: Iterable[MaskedQuery], fills: Iterable[pa.Table]
@@ -169,8 +167,12 @@ class Chooser:
         for query in gathered.values():
             fits = partial(self._fits, query)
             for level, approved in self.verdicts.approved(query.masked.qid, query.text, FILLS, fits, {}):
-                query.candidates[level] = Candidates([Candidate(*approved)], lambda *_: "")
-                query.approved.add(level)
+                query.candidates.pop(level, None)
+                if approved.verdict == EDIT:
+                    query.edits[level] = Candidate(*approved)
+                else:
+                    query.candidates[level] = Candidates([Candidate(*approved)], lambda *_: "")
+                    query.accepted.add(level)
         return list(gathered.values())
 
     def _fits(self, query: Query, level: int, approved: Approved) -> bool:
@@ -191,20 +193,18 @@ class Chooser:
             return REJECTED
         return self.checks.refusal(query.masked, level, query.same_video, words, text)
 
-    def _plausibilities(self, choices: Iterable[Choice]) -> dict[str, float]:
-        """Return the plausibility of each query and each chosen candidate, by its text."""
-        words: dict[str, list[str]] = {}
-        for choice in choices:
-            tokens = [token["text"].lower() for token in choice.query.masked.tokens]
-            words.setdefault(choice.query.text, tokens)
-            for level, candidate in zip(choice.levels, choice.chain, strict=True):
-                if candidate.verdict == EDIT:
-                    words[candidate.text] = [token.lower() for token in self.tokenise(candidate.text)]
-                    continue
-                words[candidate.text] = filled = list(tokens)
-                for slot, word in zip(choice.query.masked.levels[level - 1], candidate.words, strict=True):
-                    filled[slot.token] = word
-        return self.plausibility.score(words)
+    def _plausibilities(self, query: Query, chosen: dict[int, Candidate]) -> dict[int, float]:
+        """Return by level how much more plausible a chosen candidate is than the query."""
+        tokens = [token["text"].lower() for token in query.masked.tokens]
+        words = {query.text: tokens}
+        for level, candidate in chosen.items():
+            filled = list(tokens)
+            for slot, word in zip(query.masked.levels[level - 1], candidate.words, strict=False):
+                filled[slot.token] = word
+            is_edit = candidate.verdict == EDIT
+            words[candidate.text] = [token.lower() for token in self.tokenise(candidate.text)] if is_edit else filled
+        scores = self.plausibility.score(words)
+        return {level: scores[candidate.text] - scores[query.text] for level, candidate in chosen.items()}
 
 
 def changed_slots(tokens: Tokens, others: Sequence[str]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:

@@ -1,12 +1,13 @@
 """The figures of a quality report: for each level and provider, with 95 % intervals by resampling videos.
 
-docs/results/negatives.md defines them. *Plausibility* is `(LM(negatives) − LM(random fills)) / (LM(queries) −
-LM(random fills))`, LM being the mean log-probability of a token under an interpolated Kneser-Ney trigram model
-(discount 0.75) of human sentences that the provider did not draw from.
+docs/results/negatives.md defines them, docs/guides/quality.md the verdict. *Plausibility* is `(LM(negatives) −
+LM(random fills)) / (LM(queries) − LM(random fills))`, LM being the mean log-probability of a token under an
+interpolated Kneser-Ney trigram model (discount 0.75) of human sentences that the provider did not draw from.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from math import isfinite, isnan
 from typing import Any
 
@@ -20,7 +21,6 @@ from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples, wil
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.negatives import Negative
 from penumbra.tasks.negatives.quality.reference import Reference, Tokens, words_of
-from penumbra.tasks.negatives.quality.verdict import Verdict, decide, verdict_of
 from penumbra.tasks.text.relations import Relation, relations
 
 ALL, CONTROL, QUERIES = "all", "control: ", "originals"
@@ -32,9 +32,20 @@ PARAPHRASE = 0.90
 DECIMALS = 6  # further digits depend on the number of threads
 FOLDS = 5
 MIN_ROWS = 200  # of a level; below, the AUC of queries against other queries leaves 0.5 by more than 0.1
+SENTENCES, VIDEOS = 50, 10  # fewer say nothing about how natural a level is
+HALF, WIDEST = 0.5, 1.0
 MIN_HUMAN = 500  # sentences of human text; below, plausibility and relations still change with every sentence
 Numbers = NDArray[Any]
 Columns = dict[str, tuple[Numbers, Numbers]]  # metric → what was counted in each row, and out of how much
+
+
+class Verdict(IntEnum):
+    """The verdicts as the table `quality` has them; a higher one is better."""
+
+    TOO_FEW = 0
+    RANDOM = 1
+    LESS = 2
+    NATURAL = 3
 
 
 def is_total(metric: str) -> bool:
@@ -319,3 +330,31 @@ def put_relations(
         videos = np.concatenate([places["video"].to_numpy()[chosen], controls["video"].to_numpy()[own]])
         gain = figures.resamples.estimate(videos, sums, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
         figures.put(level, name, "attested_relations.above_random", gain)
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+def verdict_of(naturalness: Estimate, sentences: int, videos: int) -> Verdict:
+    """Return the verdict on a level from the interval of its naturalness."""
+    low, high = naturalness.low, naturalness.high
+    if sentences < SENTENCES or videos < VIDEOS or not high - low <= WIDEST:  # also without an interval
+        return Verdict.TOO_FEW
+    if high < HALF:
+        return Verdict.RANDOM
+    if low > 0 and high < 1:
+        return Verdict.LESS
+    return Verdict.NATURAL if low >= HALF else Verdict.TOO_FEW
+
+
+def decide(votes: Mapping[str, Verdict], first: str, is_own: bool) -> Verdict | None:
+    """Return the verdict of several judges by name; None without any.
+
+    The judge `first` decides alone, unless it has chosen the words itself (`is_own`): then its praise counts for
+    nothing, and the worse verdict counts.
+    """
+    if first in votes and not is_own:
+        return votes[first]
+    bad = [vote for vote in votes.values() if vote in (Verdict.RANDOM, Verdict.LESS)]
+    others = [vote for name, vote in votes.items() if name != first]
+    return min(bad or others, default=Verdict.TOO_FEW if votes else None)

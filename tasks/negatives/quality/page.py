@@ -6,8 +6,7 @@ from typing import Any
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.markdown import code, markdown_table, plain
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, QUERIES, is_total
-from penumbra.tasks.negatives.quality.verdict import verdict_table
+from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, QUERIES, Verdict, is_total
 
 FiguresByName = dict[tuple[int, str, str], float]  # by level, provider and metric
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # a header, and rows
@@ -46,6 +45,14 @@ SHARES += (
     "attested_relations.above_random",
     "likelihood.within_1_nat",
 )
+
+
+WORDS = {
+    Verdict.TOO_FEW: "too few sentences to say",
+    Verdict.RANDOM: "near random",
+    Verdict.LESS: "less natural than the queries",
+    Verdict.NATURAL: "as natural as the queries",
+}
 
 
 def figures_by_name(rows: Iterable[Mapping[str, Any]]) -> FiguresByName:
@@ -103,3 +110,31 @@ def write_page(rows: Sequence[Mapping[str, Any]], manifest: Manifest, path: str)
     where = f"Intervals are 95 % bootstrap intervals by video. All figures: {code(path)}"
     first, others = (tables[:1], tables[1:]) if tables and tables[0].startswith("## verdict") else ([], tables)
     return "\n\n".join(filter(None, [head, *first, where, notes, *others]))
+
+
+def verdict_table(figures: FiguresByName, providers: Sequence[str]) -> Table:
+    """Return a table of the verdicts, a row for each provider and a column for each level; no row without any."""
+    levels = sorted({level for level, _, metric in figures if metric == "verdict"})
+    header = ("negatives", *(f"level {level}" for level in levels))
+    rows = [(name, *(_words(figures.get((level, name, "verdict"))) for level in levels)) for name in providers]
+    return header, rows if levels else []
+
+
+def verdict_line(figures: FiguresByName, provider: str) -> str:
+    """Return the verdicts of all levels in one line, equal ones together; '' without any."""
+    levels = {
+        level: value for (level, name, metric), value in figures.items() if (name, metric) == (provider, "verdict")
+    }
+    by_words: dict[str, list[int]] = {}
+    for level, value in sorted(levels.items()):
+        by_words.setdefault(_words(value), []).append(level)
+    return "; ".join(f"{_levels(several)}: {words}" for words, several in by_words.items())
+
+
+def _levels(levels: Iterable[int]) -> str:
+    several = [*map(str, levels)]
+    return f"level {several[0]}" if len(several) == 1 else f"levels {', '.join(several[:-1])} and {several[-1]}"
+
+
+def _words(value: float | None) -> str:
+    return "–" if value is None else WORDS[Verdict(round(value))]

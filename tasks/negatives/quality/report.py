@@ -42,14 +42,15 @@ from penumbra.tasks.negatives.quality.figures import (
     put_relations,
     put_similarity,
 )
-from penumbra.tasks.negatives.quality.measures import Measures, measure_all
 from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, FileNegatives, Negative
 from penumbra.tasks.negatives.quality.page import write_page
 from penumbra.tasks.negatives.quality.reference import (
     MASK,
     Human,
+    Measures,
     Reference,
     example_sentences,
+    measure_all,
     read_human,
     read_reference,
     words_of,

@@ -10,12 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.flows.commands import app
 from penumbra.tasks.negatives.export import write_folder
 from tests.rows import annotation, negative
 
@@ -144,13 +142,3 @@ def test_nothing_is_written_where_there_is_nothing(store: Store, tmp_path: Path)
     with pytest.raises(ArtifactError, match="no mine/negatives below"):
         written(store, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [(["--format", "parquet"], "--format parquet needs --output"), (["--format", "hf"], "--format hf needs --output")],
-)
-def test_an_output_that_is_needed_is_named(store: Store, arguments: list[str], line: str) -> None:
-    done = CliRunner().invoke(app, ["export", "mine", *arguments])
-    assert done.exit_code == 2
-    assert line in " ".join(done.output.replace("│", " ").split())

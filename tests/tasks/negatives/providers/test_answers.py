@@ -10,8 +10,6 @@ from pathlib import Path
 
 import diskcache
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT
@@ -112,16 +110,6 @@ def test_a_cache_that_is_no_database_is_an_error_of_one_line(tmp_path: Path) -> 
     (tmp_path / "cache.db").write_bytes(b"no database" * 1_000)
     with pytest.raises(PenumbraError, match=r"cannot be opened \(file is not a database\).*PENUMBRA_ANSWERS"):
         Answers(tmp_path)
-
-
-@given(st.integers(0, 10**7), st.integers(0, 10**5), st.floats(0, 100), st.integers(1, 100))
-def test_the_shares_of_an_answer_add_up_to_the_whole(prompt: int, completion: int, cost: float, count: int) -> None:
-    whole = answer(questions=count, prompt_tokens=prompt, completion_tokens=completion, cost_usd=cost)
-    shares = [whole.share(number) for number in range(1, count + 1)]
-    assert sum(share[0] for share in shares) == prompt
-    assert sum(share[1] for share in shares) == completion
-    assert sum(share[2] for share in shares) == pytest.approx(cost)
-    assert max(share[0] for share in shares) - min(share[0] for share in shares) <= 1
 
 
 # A program that loads this one module, because importing its package takes seconds.

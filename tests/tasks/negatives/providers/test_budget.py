@@ -116,18 +116,6 @@ def test_a_run_after_a_kill_goes_on_with_what_is_left_and_the_one_after_it_anew(
     assert list((answers.folder / "locks").glob("run-*")) == [], "no lock is left behind"
 
 
-def test_a_run_that_fails_is_as_one_that_was_killed(answers: Answers) -> None:
-    def fail() -> None:
-        with Budget(1.0, answers) as budget:
-            budget.try_reserve(0.4)
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    with Budget(1.0, answers) as again:
-        assert again.account["spent"] == pytest.approx(0.4)
-
-
 def test_a_snapshot_costs_what_the_longest_name_that_begins_it_does_and_an_unknown_model_has_no_price() -> None:
     prices = price_table()[1]
     for model in ("gpt-4o", "gpt-4o-mini", "gpt-3.5-turbo"):

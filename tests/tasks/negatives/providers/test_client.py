@@ -329,19 +329,6 @@ def test_the_budget_stops_in_time_and_the_next_runs_continue(server: ProtocolSer
     assert set(asked_lines(server).values()) == {1}
 
 
-def test_a_budget_below_one_request_sends_nothing(server: ProtocolServer, session: Session) -> None:
-    assert (session.ask(questions(8), limit=1e-6).stopped, server.requests()) == (OVER_BUDGET, [])
-
-
-def test_two_services_share_one_budget_and_use_it(server: ProtocolServer, openai: Session) -> None:
-    server.change(latency=0.02)
-    clients = [other(openai, server, model=model).client(limit=0.25) for model in ("gpt-4o-mini", "gpt-4.1")]
-    clients[1].budget = clients[0].budget
-    openai.ask_at_once(*clients, asked=questions(120))
-    assert {client.stopped for client in clients} == {OVER_BUDGET}
-    assert 0.1 < charged(server) <= 0.25
-
-
 @pytest.mark.parametrize("fault", ["half", "html", "hang"])
 def test_a_lost_answer_is_charged_at_its_most_and_the_limit_holds(
     server: ProtocolServer, session: Session, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -393,20 +380,3 @@ def test_of_two_runs_at_once_one_pays_and_the_other_waits_for_it(
     assert [client.statistics.done for client in clients] == [32, 32]
     assert set(asked_lines(server).values()) == {1}
     assert "another run asks" in caplog.text
-
-
-def test_an_interrupted_run_is_continued(server: ProtocolServer, openai: Session) -> None:
-    asked = questions(8)
-    server.script({"do": "slow", "seconds": 5, "when": {"after": 1}})
-    with pytest.raises(TimeoutError):
-        openai.ask(asked, within=1.5)
-    server.script()
-    client = openai.ask([*asked[1:], *questions(3, 8)])
-    assert (client.stopped, openai.open([*asked[1:], *questions(3, 8)])) == ("", [])
-
-
-def test_the_same_text_at_another_attempt_has_another_idempotency_key(server: ProtocolServer, openai: Session) -> None:
-    server.script({"do": "prose"})
-    openai.ask(questions(1))
-    assert len({request["prompt"] for request in server.requests()}) == 1
-    assert len({request["idempotency"] for request in server.requests()}) == 3

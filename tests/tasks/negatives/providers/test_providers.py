@@ -10,7 +10,7 @@ from spacy.language import Language
 
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.fills import fill_part, make_provider, masked_queries, put_words
+from penumbra.tasks.negatives.fills import fill_part, make_provider, masked_queries
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
 from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
@@ -115,14 +115,6 @@ def test_a_part_costs_what_was_paid_for_it_and_not_what_was_there(tagged: tuple[
 
     masks = mask_part(*tagged, (0.25, 0.5, 0.75)).rows
     assert fill_part(tagged[1], masks, Hosted(), 1).cost_usd == 0.75
-
-
-def test_a_fill_takes_the_capital_of_the_word_it_replaces(nlp: Language) -> None:
-    row = annotation("q", "Opening a door.")
-    annotations = table_of("annotations", [row])
-    tags = tag_part(annotations, nlp).rows
-    query = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)[0]
-    assert put_words(query, 1, ["closing"]) == "Closing a door."
 
 
 def test_the_trigram_model_is_a_distribution() -> None:

@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penumbra.tasks.negatives.providers import MaskedQuery
-from penumbra.tasks.negatives.providers.openai import schema
 from penumbra.tasks.negatives.providers.questions import (
     LETTERS,
     Question,
@@ -18,7 +17,7 @@ from penumbra.tasks.negatives.providers.questions import (
     read,
     request_text,
 )
-from tests.hosted import masked, question, question_about, questions
+from tests.hosted import masked, question, question_about
 
 QUERY = masked("q", "Person opens|verb the red|adjective door|noun on|preposition it slowly.")
 OPTIONS = (("closes", "fixes"), ("green", "old", "wet"), ("window", "box"), ("under",))
@@ -50,15 +49,6 @@ def test_settled_words_stand_in_the_text_with_the_capital_of_the_word_before() -
     assert (again.attempt, asked.attempt) == (2, 1)
     assert again.after({1: "old"}).text() == "Closing the old box on it."
     assert again.after({1: "old"}).chosen == {0: "closing", 1: "old", 2: "box"}
-
-
-def test_questions_of_one_shape_have_one_schema_and_the_service_takes_it() -> None:
-    first, second = schema(questions(5)), schema(questions(5, start=100))
-    assert first == second
-    assert (set(first["required"]), first["additionalProperties"]) == (set(first["properties"]), False)
-    assert first["required"] == [str(number) for number in range(1, 16)]
-    assert schema([ASKED])["$defs"]["3"] == {"type": "string", "enum": ["A", "B", "C"]}
-    assert schema([ASKED])["properties"]["3"] == {"$ref": "#/$defs/3"}
 
 
 @pytest.mark.parametrize(

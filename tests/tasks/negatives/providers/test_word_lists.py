@@ -5,7 +5,6 @@ from itertools import combinations
 from pathlib import Path
 from tempfile import mkdtemp
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from spacy.language import Language
@@ -82,17 +81,6 @@ def test_the_same_whatever_the_chunk_the_order_and_the_block(
         some = queries[start : start + 7][::-1]
         for query, lists in zip(some, offer.draw(some, 0), strict=True):
             assert lists == together[query.qid, query.part]
-
-
-def test_the_same_again_and_other_words_for_another_seed_or_candidate(
-    dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], drawn: list[Lists], queries: list[MaskedQuery]
-) -> None:
-    again = made(dictionary, tagged)
-    assert again.draw(queries, 0) == drawn
-    others = [again.draw(queries, 1), made(dictionary, tagged, seed=1).draw(queries, 0)]
-    for one, two in combinations([drawn, *others], 2):
-        rich = [(a, b) for x, y in zip(one, two, strict=True) for a, b in zip(x, y, strict=True) if len(a) == 8]
-        assert np.mean([a != b for a, b in rich]) > 0.9
 
 
 def test_the_chains_of_a_query_are_offered_different_words(drawn: list[Lists], queries: list[MaskedQuery]) -> None:
