@@ -1,4 +1,4 @@
-"""Measure training steps at the papers' sizes and at the study's, and the matrix products of the same steps alone.
+"""Measure training steps at the papers' sizes and at the study's.
 
 python -m bench.training [--steps 7] [--threads 2] [--device cpu]
 
@@ -12,8 +12,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.grounding.batches.examples import Examples, Features, make_examples
@@ -22,12 +20,6 @@ from penumbra.tasks.grounding.training.loop import TrainingStep, keep_memory, ma
 from penumbra.tasks.grounding.training.presets import Settings, layered
 
 BATCH = 32
-PRODUCTS = {
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten.bmm.default,
-    torch.ops.aten.baddbmm.default,
-}
 CASES = (("moment_detr", False), ("qd_detr", False), ("qd_detr", True), ("moment_detr", True), ("bm_detr", False))
 
 
@@ -43,61 +35,15 @@ class Sizes(NamedTuple):
 CHARADES, STUDY = Sizes(75, 1024, 32, 512), Sizes(31, 256, 12, 384)
 
 
-class Products(TorchDispatchMode):
-    """Records the operands of every matrix product inside its context."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[Tensor, Tensor]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in PRODUCTS:
-            a, b = args[-2:]
-            self.found.append(
-                (
-                    torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).normal_(),
-                    torch.empty_strided(b.shape, b.stride(), dtype=b.dtype, device=b.device).normal_(),
-                )
-            )
-        return func(*args, **(kwargs or {}))
-
-    @property
-    def flop(self) -> float:
-        return sum(2.0 * a.numel() * b.shape[-1] for a, b in self.found)
-
-    def run(self) -> None:
-        """Compute only the products, into existing memory."""
-        for (a, b), out in zip(self.found, self.outs, strict=True):
-            torch.matmul(a, b, out=out)
-
-    def allocate(self) -> None:
-        self.outs = [torch.matmul(a, b) for a, b in self.found]
-
-
 def made_up(sizes: Sizes) -> tuple[Examples, Features, Features]:
     """Return one batch of queries of the largest size."""
-    count = BATCH * 4
-    texts = [f"{query} {level}" for query in range(BATCH) for level in range(4)]
-    videos = Features(
-        torch.randn(BATCH * sizes.clips, sizes.video),
-        torch.arange(BATCH + 1) * sizes.clips,
-        {str(n): n for n in range(BATCH)},
-        0.5,
-    )
-    words = Features(
-        torch.randn(count * sizes.words, sizes.text),
-        torch.arange(count + 1) * sizes.words,
-        {text: row for row, text in enumerate(texts)},
-    )
+    texts = {f"{query} {level}": 4 * query + level for query in range(BATCH) for level in range(4)}
+    frames, states = torch.randn(BATCH * sizes.clips, sizes.video), torch.randn(len(texts) * sizes.words, sizes.text)
+    videos = Features(frames, torch.arange(BATCH + 1) * sizes.clips, {str(n): n for n in range(BATCH)}, 0.5)
+    words = Features(states, torch.arange(len(texts) + 1) * sizes.words, texts)
+    shared = {"duration": sizes.clips / 2, "saliency": None}
     rows = [
-        {
-            "qid": str(n),
-            "vid": str(n),
-            "query": f"{n} 0",
-            "duration": sizes.clips / 2,
-            "windows": [[n % 7, n % 7 + 8.0]],
-            "saliency": None,
-        }
+        {"qid": str(n), "vid": str(n), "query": f"{n} 0", "windows": [[n % 7, n % 7 + 8.0]], **shared}
         for n in range(BATCH)
     ]
     negatives = {str(n): {level: f"{n} {level}" for level in (1, 2, 3)} for n in range(BATCH)}
@@ -118,21 +64,13 @@ def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
 
 
 def settings_of(model: str, shine: bool, bf16: bool) -> Settings:
-    deeper = {"encoder_layers": 3, "decoder_layers": 3, "shifting": True} if model == "bm_detr" else {}
+    layers = {"encoder_layers": 3, "decoder_layers": 3}
+    deeper = {"shifting": True, "ablation": layers} if model == "bm_detr" else {}
     losses = {"losses": {"shine": True}} if shine else {}
+    inputs, training = {"longest_text": CHARADES.words}, {"precision": "bf16" if bf16 else "float32"}
     return Settings.model_validate(
-        {
-            "model": {"name": model, **deeper, **losses},
-            "inputs": {"longest_text": CHARADES.words},
-            "training": {"precision": "bf16" if bf16 else "float32"},
-        }
+        {"model": {"name": model, **deeper, **losses}, "inputs": inputs, "training": training}
     )
-
-
-def settings_of_study(shine: bool, grouped: bool) -> Settings:
-    """Return the study's settings of QD-DETR; if grouped, oneDNN multiplies on some CPUs (`fast_cpu_matmul`)."""
-    changes = {"model": {"losses": {"shine": shine}}, "training": {"group_by_length": grouped}}
-    return layered("charades-cg-simulated", changes)
 
 
 def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Namespace) -> None:
@@ -145,16 +83,7 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
     step = TrainingStep(objective, make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
     rows = torch.arange(BATCH)
     with fast_cpu_matmul(device, system.has_static_shapes):
-        with Products() as products:
-            step(data.batch(rows))
-        products.allocate()
-        whole = seconds(lambda: step(data.batch(rows)), options.steps, device)
-        bare = seconds(products.run, options.steps, device)
-    print(
-        f"{name:38} {whole:6.3f} s a step   bare products {bare:6.3f} s ({products.flop / 1e9:4.0f} GFLOP, "
-        f"{products.flop / bare / 1e9:5.0f} GFLOP/s)   ratio {whole / bare:5.2f}",
-        flush=True,
-    )
+        print(f"{name:38} {seconds(lambda: step(data.batch(rows)), options.steps, device):6.3f} s a step", flush=True)
 
 
 def main() -> None:
@@ -175,7 +104,8 @@ def main() -> None:
     for shine in (False, True):
         for grouped in (False, True):
             name = f"study{' + SHINE' if shine else ''}, {'as trained' if grouped else 'without oneDNN'}, one thread"
-            measure(name, settings_of_study(shine, grouped), STUDY, options)
+            changes = {"model": {"losses": {"shine": shine}}, "training": {"group_by_length": grouped}}
+            measure(name, layered("charades-cg-simulated", changes), STUDY, options)  # grouped: see `fast_cpu_matmul`
 
 
 if __name__ == "__main__":
