@@ -34,8 +34,8 @@ from penumbra.artifacts.manifest import (
     software_versions,
 )
 from penumbra.artifacts.processes import cores
-from penumbra.artifacts.schemas import SCHEMAS, conform
-from penumbra.artifacts.tables import REJECTED, decode, encode, encode_rejected, frame_of, part_name
+from penumbra.artifacts.schemas import SCHEMAS, conform, table_of
+from penumbra.artifacts.tables import REJECTED, decode, encode, frame_of, part_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,39 +211,37 @@ class Store(Catalogue):
         if self.intact(artifact):
             return artifact
         with self.lease(artifact, waits):
-            if not self.intact(artifact):  # another process may have made it meanwhile
-                self._make(artifact, work, parts, total, progress, elsewhere)
+            if self.intact(artifact):  # another process has made it meanwhile
+                return artifact
+            if self.has(artifact):
+                self.files.remove(path_of(artifact, MANIFEST))
+            started, records, measured, missing = datetime.now(UTC), dict[int, WrittenPart](), Measured(), list[int]()
+            for index in range(total) if elsewhere else ():
+                if record := self.record(artifact, index):
+                    records[index] = record
+                else:
+                    missing.append(index)
+            for made in elsewhere(missing) if elsewhere and missing else ():
+                if not self.files.exists(path_of(artifact, made.record.name)):
+                    raise ArtifactError(
+                        f"{artifact.path}: a worker has made {made.record.name}, which does not exist here: "
+                        "PENUMBRA_ARTIFACTS must name a shared folder or a bucket (s3://…) that all workers reach"
+                    )
+                records[made.number] = made.record
+                measured.append(made.measured)
+                progress(len(records), total, len(measured))
+            for index, make in enumerate(parts):
+                if index in records:
+                    continue
+                record = None if index in missing else self.record(artifact, index)
+                if record is None:
+                    part = make()
+                    record = self.write(artifact, index, part, work.files)
+                    measured.append(part.measured)
+                records[index] = record
+                progress(len(records), max(total, len(records)), len(measured))
+            self._finish(artifact, work, [records[index] for index in sorted(records)], started, measured)
         return artifact
-
-    def _make(
-        self, artifact: Artifact, work: Work, parts: Parts, total: int, progress: Progress, elsewhere: Elsewhere
-    ) -> None:
-        if self.has(artifact):
-            self.files.remove(path_of(artifact, MANIFEST))
-        started, measured = datetime.now(UTC), Measured()
-        checked = {index: self.record(artifact, index) for index in range(total)} if elsewhere else {}
-        records = {index: record for index, record in checked.items() if record}
-        missing = [index for index, record in checked.items() if not record]
-        for made in elsewhere(missing) if elsewhere and missing else ():
-            if self._written(artifact, made.number) != made.record:
-                raise ArtifactError(
-                    f"{artifact.path}: a worker has made {made.record.name}, and it is not there: PENUMBRA_ARTIFACTS "
-                    "must name a shared folder or a bucket (s3://…) that all workers reach"
-                )
-            records[made.number] = made.record
-            measured.append(made.measured)
-            progress(len(records), total, len(measured))
-        for index, make in enumerate(parts):
-            if index in records:
-                continue
-            record = None if index in checked else self.record(artifact, index)
-            if record is None:
-                part = make()
-                record = self.write(artifact, index, part, work.files)
-                measured.append(part.measured)
-            records[index] = record
-            progress(len(records), max(total, len(records)), len(measured))
-        self._finish(artifact, work, [records[index] for index in sorted(records)], started, measured)
 
     def _finish(
         self,
@@ -315,7 +313,8 @@ class Store(Catalogue):
                 f"{artifact.stage}: {part.taken} in, but {part.kept} out and {len(part.rejected)} rejected"
             )
         name = part_name(index)
-        data, rejected = encode(part, artifact.stage), encode_rejected(part) if part.rejected else None
+        data = encode(part.rows, artifact.stage)
+        rejected = encode(table_of("rejected", part.rejected), "rejected") if part.rejected else None
         record = WrittenPart(
             name=name,
             rows=len(part.rows),
@@ -337,17 +336,14 @@ class Store(Catalogue):
 
     def record(self, artifact: Artifact, index: int) -> WrittenPart | None:
         """Return the record of a part; None if the part is missing, or it or its record was changed."""
-        record = self._written(artifact, index)
-        if record is None or not record.is_sealed() or record.name != part_name(index):
+        try:
+            record = WrittenPart.model_validate_json(self.files.read(path_of(artifact, RECORD.format(index))))
+        except (FileNotFoundError, ValidationError):
+            return None
+        if not record.is_sealed() or record.name != part_name(index):
             return None
         damaged = any(self._fault(artifact, name, digest) for name, digest in record.digests.items())
         return None if damaged else record
-
-    def _written(self, artifact: Artifact, index: int) -> WrittenPart | None:
-        try:
-            return WrittenPart.model_validate_json(self.files.read(path_of(artifact, RECORD.format(index))))
-        except (FileNotFoundError, ValidationError):
-            return None
 
     def write_file(self, artifact: Artifact, name: str, content: bytes) -> None:
         """Write a file to the folder of the parts; its name begins with `_`. Drafts go when an artifact is finished."""

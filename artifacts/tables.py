@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penumbra.artifacts.manifest import Part
-from penumbra.artifacts.schemas import ADDED, SCHEMAS, conform, is_features, renamed_columns, table_of
+from penumbra.artifacts.schemas import ADDED, SCHEMAS, conform, is_features, renamed_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,19 +20,10 @@ def part_name(index: int) -> str:
     return f"part-{index:05d}.parquet"
 
 
-def encode(part: Part, stage: str) -> bytes:
-    """Return a part's file; raise `ArtifactError` if its rows do not fit the stage's schema."""
-    rows = conform(part.rows, stage).replace_schema_metadata(None)
-    return _parquet(rows, FEATURE_FILES if any(is_features(field.type) for field in rows.schema) else TABLE_FILES)
-
-
-def encode_rejected(part: Part) -> bytes:
-    return _parquet(table_of("rejected", part.rejected), TABLE_FILES)
-
-
-def _parquet(table: pa.Table, options: dict[str, Any]) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **options)
+def encode(table: pa.Table, stage: str) -> bytes:
+    """Return a table as a file; raise `ArtifactError` if it does not fit the stage's schema."""
+    rows, sink = conform(table, stage).replace_schema_metadata(None), pa.BufferOutputStream()
+    pq.write_table(rows, sink, **(FEATURE_FILES if any(is_features(it.type) for it in rows.schema) else TABLE_FILES))
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

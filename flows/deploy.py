@@ -21,7 +21,7 @@ from prefect.utilities.callables import parameter_schema
 from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
 from penumbra.artifacts.locations import PROJECT, data_folder
 from penumbra.flows.parameters import OWN_FILE, deployment_parameters, group_classes, own_parameters
-from penumbra.flows.registry import FLOWS, ParameterError, deployments, flow_of, prefect_yaml
+from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
 from penumbra.flows.safe_console import write_error
 from penumbra.flows.serve import WORKERS
 from penumbra.tasks.data.dataset import Dataset, DatasetError
@@ -110,7 +110,7 @@ def with_defaults(flow_name: str, parameters: dict[str, Any]) -> dict[str, Any]:
 
 def all_deployments() -> list[dict[str, Any]]:
     """Return the deployments of prefect.yaml and of the data sets; a wrong file of a data set is a line of stderr."""
-    by_name = {(deployment["tags"][0], deployment["name"]): deployment for deployment in deployments()}
+    by_name = {(deployment["tags"][0], deployment["name"]): deployment for deployment in prefect_yaml()["deployments"]}
     for dataset in sorted(file.parent.name for file in data_folder().glob(f"*/{OWN_FILE}")):
         try:
             own = {flow: deployment_parameters(flow, dataset) for flow in own_parameters(dataset)}

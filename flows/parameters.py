@@ -24,7 +24,7 @@ from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.markdown import truncated
 from penumbra.flows.parameter_values import LONGEST, RefusedError, read_value
-from penumbra.flows.registry import FLOWS, ParameterError, deployments, flow_of
+from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
 from penumbra.tasks.parameter_group import merge
 
 if TYPE_CHECKING:
@@ -214,7 +214,11 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
     naming the data set's file if that is wrong.
     """
     deployed: dict[str, Any] = next(
-        (dict(one["parameters"]) for one in deployments() if one["name"] == name and flow in one["tags"]),
+        (
+            dict(one["parameters"])
+            for one in prefect_yaml()["deployments"]
+            if one["name"] == name and flow in one["tags"]
+        ),
         {"dataset": {"name": name}},
     )
     own = own_parameters(name).get(flow)

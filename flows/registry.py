@@ -40,7 +40,3 @@ def prefect_yaml() -> dict[str, Any]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
     return dict(yaml.load(DEPLOYMENTS.read_text(encoding="utf-8"), loader))  # noqa: S506 (the loader is safe)
-
-
-def deployments() -> list[dict[str, Any]]:
-    return list(prefect_yaml()["deployments"])

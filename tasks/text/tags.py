@@ -77,23 +77,20 @@ def load_pipeline(spacy_model: str) -> "Language":
     return nlp
 
 
-def pipeline_digest(spacy_model: str) -> str:
-    return file_digest(_folder(spacy_model) or Path(str(load_pipeline(spacy_model).path)))
-
-
-def _folder(spacy_model: str) -> Path | None:
-    """Return the folder of a pipeline without importing spaCy, or None if it is not found."""
+def pipeline_folder(spacy_model: str) -> Path:
+    """Return the folder of a pipeline; spaCy is imported only if a package has an unusual form."""
     if spacy_model == SHIPPED_PIPELINE:
         return PIPELINE_FOLDER
     if Path(spacy_model).is_dir():
         return Path(spacy_model)
     spec = importlib.util.find_spec(spacy_model) if spacy_model.isidentifier() else None
     meta = Path(spec.origin).parent / "meta.json" if spec and spec.origin else None
-    if meta is None or not meta.is_file():
-        return None
-    about = json.loads(meta.read_text(encoding="utf-8"))
-    folder = meta.parent / f"{about['lang']}_{about['name']}-{about['version']}"
-    return folder if folder.is_dir() else None
+    if meta and meta.is_file():
+        about = json.loads(meta.read_text(encoding="utf-8"))
+        folder = meta.parent / f"{about['lang']}_{about['name']}-{about['version']}"
+        if folder.is_dir():
+            return folder
+    return Path(str(load_pipeline(spacy_model).path))
 
 
 def primitive_of(token: "Token") -> str | None:
@@ -193,7 +190,7 @@ class Tags(Stage):
         return rows_for_display(rows)
 
     def inputs(self) -> dict[str, str]:
-        return {"spaCy pipeline": pipeline_digest(self.tagging.spacy_model)}
+        return {"spaCy pipeline": file_digest(pipeline_folder(self.tagging.spacy_model))}
 
     @cached_property
     def pipeline(self) -> "Language":
