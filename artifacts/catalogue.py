@@ -55,7 +55,7 @@ class Pin(NamedTuple):
 
     @property
     def unpin(self) -> str:
-        """The command that takes it away."""
+        """The command that removes it."""
         return f"penumbra artifacts pin {self.artifact.dataset}/{self.artifact.stage} --as {self.name} --remove"
 
 
@@ -99,8 +99,8 @@ class Catalogue:
     def damaged(self, artifact: Artifact, name: str, fault: str) -> ArtifactError:
         """Return the error to raise for a damaged file of an artifact."""
         return ArtifactError(
-            f"{artifact.path}/{name} {fault}: {making(artifact.stage, artifact.dataset)} mends it, "
-            f"penumbra artifacts rm {path_of(artifact)} takes it away"
+            f"{artifact.path}/{name} {fault}: {making(artifact.stage, artifact.dataset)} repairs it, "
+            f"penumbra artifacts rm {path_of(artifact)} removes it"
         )
 
     def readable_manifest(self, artifact: Artifact) -> Manifest | None:
@@ -151,19 +151,17 @@ class Catalogue:
         *_, before, now = manifests
         changed = differences(lambda it: self.readable_manifest(it.model_copy(update={"root": self.root})), now, before)
         Catalogue.announce(
-            f"{now.dataset}/{now.stage}: takes {now.key}, the newest of {len(manifests)}; {before.key} before it has "
-            f"{changed}"
+            f"{now.dataset}/{now.stage}: uses {now.key}, the newest of {len(manifests)}; "
+            f"the one before, {before.key}, has {changed}"
         )
 
     def with_key(
         self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None
     ) -> Artifact:
-        """Return the artifact, of a data set or of any, whose key begins so, or with the last digits of a name.
+        """Return the artifact, of a data set or of any, with this pin, digits of a key, or name that ends with them.
 
-        With `name`, which returns a run's MODEL-DIGITS, the model alone will do.
-
-        A pin's name is also accepted, with `@` before it or without. Raises `ArtifactError` listing those that match,
-        or the newest ones by `name`, unless exactly one matches.
+        With `name`, which returns a run's MODEL-DIGITS, the model is enough. Raises `ArtifactError` listing those that
+        match, or the newest ones, unless exactly one matches.
         """
         key = key.rpartition("@")[2]
         pins = [pin for pin in self.pins(dataset, stage) if pin.name == key]
@@ -185,15 +183,12 @@ class Catalogue:
         newest = ", ".join(map(called, listed[: -LISTED - 1 : -1]))
         newest += f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
         if matching:
-            raise ArtifactError(f"{len(matching)} of {place} match {key!r}, say more of it: {newest}")
+            raise ArtifactError(f"{len(matching)} of {place} match {key!r}, give more of its digits: {newest}")
         wrong = f"no run is called {key!r}" if name else f"no {place} matches {key!r}"
         raise ArtifactError(f"{wrong}; there {'are' if len(listed) > 1 else 'is'}: {newest}")
 
     def resolve(self, reference: str) -> Artifact:
-        """Return the artifact that a user calls DATASET/STAGE (the newest), DATASET/STAGE/KEY or DATASET/STAGE@PIN.
-
-        The first digits of a key are enough. Raises `ArtifactError` unless the reference names exactly one artifact.
-        """
+        """Return the artifact of DATASET/STAGE (the newest), DATASET/STAGE/KEY (first digits) or DATASET/STAGE@PIN."""
         names = names_in(reference)
         if len(names) == 3 and all(NAME.match(name) for name in names):
             dataset, stage, key = names
@@ -230,10 +225,7 @@ class Catalogue:
         self.files.remove(_pin_path(dataset, stage, name))
 
     def below(self, reference: str | None) -> list[Artifact]:
-        """Return the artifacts below DATASET[/STAGE[/KEY]] or DATASET/STAGE@PIN, finished or not.
-
-        Raises `ArtifactError` if there is none; without a reference all are returned.
-        """
+        """Return the artifacts, finished or not, below DATASET[/STAGE[/KEY]] or DATASET/STAGE@PIN; None: all."""
         if not reference:
             return list(self.folders())
         names = names_in(reference)
@@ -294,11 +286,10 @@ def path_of(artifact: Artifact, name: str = "") -> str:
 
 
 def to_remove(store: Catalogue, reference: str | None, unneeded: bool) -> list[Artifact]:
-    """Return the artifacts below a reference (`Catalogue.below`), optionally only unneeded ones.
+    """Return the artifacts below a reference (`Catalogue.below`), reviews only if it names them.
 
-    Reviews are below a reference that names this stage. An artifact is needed if it is pinned, a result, the newest of
-    its stage, or an ancestor of a needed one. Raises `ArtifactError` if nothing is below the reference, or
-    what would be removed is pinned.
+    With `unneeded` only what is neither pinned, nor a result, nor the newest of their stage, nor an ancestor.
+    Raises `ArtifactError` if nothing is below the reference, or what would be removed is pinned.
     """
     named = REVIEWS in names_in(reference or "")[1:]
     artifacts = [it for it in store.below(reference) if named or it.stage != REVIEWS]
@@ -335,4 +326,4 @@ def check_unneeded(store: Catalogue, artifacts: Sequence[Artifact]) -> None:
         for parent in manifest.parents if child not in artifacts else ():
             if parent.model_copy(update={"root": store.root}) in artifacts:
                 command = f"penumbra artifacts rm {path_of(child)}"
-                raise ArtifactError(f"{child.path} was made from {parent.path}: {command} takes it away first")
+                raise ArtifactError(f"{child.path} was made from {parent.path}: {command} removes it first")

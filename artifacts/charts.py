@@ -56,10 +56,7 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A pair of axes: lines over [low, high] of `unit`, shaded spans and marked places of the x axis.
-
-    `least` is the smallest span of the y axis, so that small differences look small.
-    """
+    """Axes with lines over [low, high] of `unit`, shaded spans, marked x, and at least a span `least` of y."""
 
     title: str
     lines: Sequence[Line]

@@ -233,10 +233,7 @@ class JsonFolder:
 
 @contextmanager
 def draft_of(output: Path) -> Iterator[Path]:
-    """Yield a draft that replaces the file `output` at the end, and is removed if the block inside fails.
-
-    A pipe or a device is written directly. Raises `PenumbraError` if the file can't be written.
-    """
+    """Yield a draft that replaces `output` at the end; it is removed if the block fails. A pipe is written directly."""
     is_file = output.is_file() or not output.exists()
     target = output.resolve() if is_file else output
     draft = target.with_name(f".{target.name}.{os.getpid()}") if is_file else target

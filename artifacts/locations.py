@@ -1,6 +1,6 @@
 """Locations of the code and of data. Each folder of data can be set by an environment variable.
 
-In a checkout data lie beside the code, in `datasets/` and `artifacts/data/`. An installed package keeps them in the
+In a checkout data lie next to the code, in `datasets/` and `artifacts/data/`. An installed package keeps them in the
 user's data folder (`~/.local/share/penumbra` on Linux), never among the installed packages.
 """
 
@@ -42,12 +42,12 @@ def _beside_artifacts(variable: str, name: str) -> Path:
 
 
 def answers_folder() -> Path:
-    """Return the folder of the cache of paid answers (PENUMBRA_ANSWERS, or `.answers` beside the artifacts)."""
+    """Return the folder of the cache of paid answers (PENUMBRA_ANSWERS, or `.answers` in the artifacts' root)."""
     return _beside_artifacts("PENUMBRA_ANSWERS", ".answers")
 
 
 def runs_folder() -> Path:
-    """Return the folder of the checkpoints of training runs (PENUMBRA_RUNS, or `.runs` beside the artifacts)."""
+    """Return the folder of the checkpoints of training runs (PENUMBRA_RUNS, or `.runs` in the artifacts' root)."""
     return _beside_artifacts("PENUMBRA_RUNS", ".runs")
 
 
@@ -57,8 +57,5 @@ def digests_file() -> Path:
 
 
 def server_folder(port: int) -> Path:
-    """Return the folder of `penumbra serve` on a port, with its database and its last credential.
-
-    It is in the user's data folder, because it holds secrets and another shell must find it.
-    """
+    """Return the folder of `penumbra serve` on a port, which holds secrets and which another shell must find."""
     return user_data_path("penumbra") / "server" / str(port)

@@ -127,10 +127,7 @@ def publish_report(dataset: str, flow: str, text: str) -> None:
 
 
 class LiveArtifact:
-    """A page of the UI that changes while work is in progress, and is deleted when the work ends.
-
-    If the server has no pages or can't be reached, it is not shown and the work continues.
-    """
+    """A page of the UI that changes while work is in progress, if the server has pages and answers."""
 
     def __init__(self, dataset: str, name: str) -> None:
         self.key, self.name = artifact_key("progress", dataset, name), name

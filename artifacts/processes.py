@@ -20,13 +20,7 @@ def cores() -> int:
 
 
 def end_with_parent(parent: int | None = None, grace: float = 0.0) -> None:
-    """End this process when its parent is killed, even in the middle of its work.
-
-    Args:
-        parent: process id of the parent, if it may already be gone when this is called
-        grace: seconds between SIGTERM and the end; 0: no SIGTERM
-
-    """
+    """End this process when its parent is killed, after SIGTERM and `grace` seconds if these are not 0."""
     parent = parent or os.getppid()
 
     def watch() -> None:
@@ -43,8 +37,7 @@ def end_with_parent(parent: int | None = None, grace: float = 0.0) -> None:
 def confine(memory: int) -> None:
     """Limit this process's address space to `memory` bytes (0: no limit) and take its network away, if possible.
 
-    Linux gives a process a network namespace with nothing in it, unless it has several threads or users may not make
-    namespaces; then the process keeps its network.
+    Linux gives an empty network namespace to a process of one thread, where users may make namespaces.
     """
     if memory:
         import resource  # not on Windows, where nothing is limited

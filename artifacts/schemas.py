@@ -332,10 +332,7 @@ def is_features(type_: pa.DataType) -> bool:
 
 
 def conform(table: pa.Table, stage: str) -> pa.Table:
-    """Return the table with its stage's exact schema.
-
-    Raises `ArtifactError` naming the stage and the column that is missing, unknown, of another type or null.
-    """
+    """Return the table with its stage's exact schema; raise `ArtifactError` naming a column that does not fit."""
     schema = SCHEMAS[stage]
     missing = [name for name in schema.names if name not in table.column_names]
     unknown = [name for name in table.column_names if name not in schema.names]

@@ -105,10 +105,7 @@ class Store(Catalogue):
         return data
 
     def intact(self, artifact: Artifact) -> Manifest | None:
-        """Return the manifest if it exists, every digest is right and there is no extra part; change nothing.
-
-        A file that has not changed since its digest was last found right, by any process, is not read again.
-        """
+        """Return the manifest if every digest is right and no part is extra; an unchanged file is read once."""
         manifest = self.readable_manifest(artifact)
         if not manifest:
             return None
@@ -200,7 +197,7 @@ class Store(Catalogue):
 
         Args:
             work: what the key is a digest of
-            parts: a function for each part, in order; it is called only if the part is to be made
+            parts: a function for each part, in order, which is called only if the part is to be made
             total: number of parts
             progress: called after each part with the numbers of finished parts, of all, and of those made now
             waits: called with the holder of the lease if there is another one
@@ -303,10 +300,7 @@ class Store(Catalogue):
     def write(
         self, artifact: Artifact, index: int, part: Part, files: Mapping[str, FileStatus] | None = None
     ) -> WrittenPart:
-        """Write a part's file, after its record and the file of its rejected rows.
-
-        Raises `ArtifactError` if one of the input files, given with their status, has changed.
-        """
+        """Write a part with record and rejected rows; raise `ArtifactError` if an input file has changed."""
         check_unchanged(files or {})
         if part.taken != part.kept + len(part.rejected):
             raise ArtifactError(

@@ -29,10 +29,7 @@ def encode(table: pa.Table, stage: str) -> bytes:
 
 
 def decode(data: bytes, columns: list[str] | None = None, stage: str = "") -> pa.Table:
-    """Return the rows of a file: these columns in this order, or all.
-
-    Columns of an older version are renamed, and those that it lacks are null.
-    """
+    """Return the rows of a file, of these columns or all. Columns that an older version lacks are null."""
     file = pq.ParquetFile(pa.BufferReader(data))  # `pq.read_table` imports pandas, half a second
     new_names = renamed_columns(stage, file.schema_arrow.names)
     old_names = {new: old for old, new in new_names.items()}

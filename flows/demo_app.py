@@ -51,10 +51,7 @@ _watched = lru_cache(maxsize=8)(lambda run, video: _grounder(run).watch(video))
 
 
 def show(run: str, video: Path, sentence: str) -> str:
-    """Return windows, saliency and frames of a sentence in a video, and of its negatives, as HTML.
-
-    If there are no negatives, the page says why. Raises as `Grounder` does.
-    """
+    """Return windows, saliency and frames of a sentence and of its negatives as HTML; raise as `Grounder` does."""
     [query] = checked([sentence])
     watched = _watched(run, video)
     notes, negatives = list(watched.notes), []
@@ -82,8 +79,8 @@ def show(run: str, video: Path, sentence: str) -> str:
 def application(runs: dict[str, str], selected: str, folder: Path, urls: list[str], credential: str) -> ASGIApp:
     """Return the page as an application; raise `PenumbraError` if Gradio is not installed.
 
-    `runs` are keys of runs by their names. The folder holds the uploaded files. `urls` are the page's addresses as
-    browsers know them. The page asks for the credential, user:password, unless it is ''.
+    `runs` are keys of runs by their names, `folder` holds the uploaded files, `urls` are the page's addresses, and
+    `credential` is user:password or ''.
     """
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=str(folder), HF_HUB_DISABLE_TELEMETRY="1")
     try:
@@ -140,10 +137,9 @@ def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any
 
 
 def serve_app(port: int, run: str | None) -> None:
-    """Serve the page until Ctrl-C or SIGTERM; port 0 takes a free one.
+    """Serve the page until Ctrl-C or SIGTERM; port 0 takes a free one. `run` is selected first; default: the newest.
 
-    `run`, a key, its first digits, or a name, is selected first; by default the newest. Raises `PenumbraError` if there
-    is no such run, Gradio is not installed, or the port is taken.
+    Raises `PenumbraError` if there is no such run, Gradio is not installed, or the port is taken.
     """
     import uvicorn
 

@@ -31,10 +31,7 @@ SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
 
 
 def main(chosen: str = "") -> None:
-    """Apply what is new or has changed; `chosen` is a data set, `--all`, or '' for the data sets that are there.
-
-    Deployments of data sets that are no longer there are removed, unless all are wanted.
-    """
+    """Apply new and changed deployments: of a data set, `--all`, or '': of existing data sets, removing the others."""
     every = all_deployments()
     wanted = wanted_of(every, chosen)
     with get_client(sync_client=True) as client:

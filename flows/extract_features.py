@@ -46,10 +46,7 @@ def features_of(
     texts: Artifact | None = None,
     videos: tuple[Artifact, ...] = (),
 ) -> ExtractedFeatures:
-    """Extract the features of a data set; this is the flow's DAG.
-
-    Texts are those of the queries and the negatives. Features that are given are not extracted again.
-    """
+    """Extract the features that are not given; this is the flow's DAG."""
     annotations, clip, sampling = read_annotations(dataset), settings.clip, settings.videos
     text_clip = clip.model_copy(update={"encoder": settings.texts.encoder or clip.encoder})
     texts = texts or run(TextFeatures(annotations, negatives, text_clip))

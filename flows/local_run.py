@@ -25,15 +25,8 @@ def prepare(
 ) -> tuple["Flow[..., Any]", dict[str, Any], dict[str, Any]]:
     """Return a flow, its parameters as they were written, and as the flow receives them.
 
-    Args:
-        name: of the flow
-        dataset: name of a deployment, which is a data set's or a preset's, or of a data set without a deployment
-        layers: parameters that override the deployment's; a later layer overrides the earlier ones
-
-    Raises:
-        ParameterError: there is no such flow or parameter, or a value does not fit
-        DatasetError: a file of the data set is missing or damaged
-
+    `dataset` is the name of a deployment or of a data set; later layers of parameters override earlier ones. Raises
+    `ParameterError` if a flow or parameter does not exist or fit, and `DatasetError` for a missing or damaged file.
     """
     flow = flow_of(name)
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
@@ -55,10 +48,7 @@ def prepare(
 
 
 def run_flow(name: str, dataset: str, *layers: dict[str, Any]) -> Any:
-    """Run a flow and return its result, which has a `path`; a terminal shows the live display.
-
-    Raises as `prepare` and `check_server` do.
-    """
+    """Run a flow and return its result, which has a `path`; raise as `prepare` and `check_server` do."""
     flow, parameters, _ = prepare(name, dataset, *layers)
     check_server()
     prepare_log()
@@ -67,10 +57,9 @@ def run_flow(name: str, dataset: str, *layers: dict[str, Any]) -> Any:
 
 
 def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the stages of a flow in their order: name, whether it exists or would be made, and its key.
+    """Return name, state and key of each stage of a flow; nothing is made. Raises as `prepare` does.
 
-    If a key is not known yet, the reason is in its place; it begins with `FAILS_FIRST` if the flow would fail at this
-    stage. Nothing is made. Raises as `prepare` does.
+    A reason is in place of an unknown key, beginning with `FAILS_FIRST` if the flow would fail at this stage.
     """
     from penumbra.tasks.stage import TO_MAKE, planning
 

@@ -27,7 +27,7 @@ def named_flow(name: str) -> Callable[[Callable[P, State[T]]], Flow[P, T]]:
         def hold_data_set(*arguments: P.args, **options: P.kwargs) -> State[T]:
             clean_console_log()  # also in the process that a worker of Prefect starts for a run
             dataset = signature(function).bind(*arguments, **options).arguments["dataset"]
-            with nullcontext() if is_planned() else Store().use(dataset.name):  # `artifacts rm` removes nothing of it
+            with nullcontext() if is_planned() else Store().use(dataset.name):  # keeps `artifacts rm` from it
                 return function(*arguments, **options)
 
         return cast(Flow[P, T], flow(name=name, flow_run_name=f"{name} {{dataset.name}}")(hold_data_set))

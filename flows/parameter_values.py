@@ -66,11 +66,7 @@ JsonLoader.add_constructor("tag:yaml.org,2002:str", JsonLoader.construct_yaml_st
 
 
 def read_value(text: str) -> Any:
-    """Return the value of YAML text.
-
-    Raises `RefusedError` if the text has more than `LONGEST` characters, a control character, a tag, an anchor, an
-    alias, a name twice, or more than `DEEPEST` levels, and another `yaml.YAMLError` if it is no YAML.
-    """
+    """Return the value of YAML text; raise `yaml.YAMLError` or, if it is refused, its subclass `RefusedError`."""
     if len(text) > LONGEST:
         raise RefusedError(f"it has more than {LONGEST:,} characters")
     if found := CONTROLS.search(text.replace("\r\n", "\n")):

@@ -103,12 +103,10 @@ def name_of(kind: type[BaseModel]) -> str:
 def resolve_parameter_paths(
     flow: "Flow[..., Any]", changes: Mapping[str, Any], deployed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the changes with the whole path of each parameter: `shine` becomes `model.losses.shine`.
+    """Return the changes with the path of each parameter: `shine` becomes `model.losses.shine`.
 
-    Parameters of `model` are those of the model that the changes name, or else the preset of the changes or of the
-    `deployed` parameters.
-
-    Raises `ParameterError` if several parameters end with a key, or none does.
+    The model is that of the changes, or of the preset of the changes or of the `deployed` parameters. Raises
+    `ParameterError` if several parameters end with a key, or none does.
     """
     parameters, top = parameters_of(flow), inspect.signature(flow.fn).parameters
     resolved = {key: value for key, value in changes.items() if key in top}
@@ -158,8 +156,7 @@ def _checked(
 ) -> dict[str, Any]:
     """Return the values with `openai` as `[openai]` where a list is expected.
 
-    Raises `ParameterError` with the nearest name for a parameter that does not exist, for a group that is no group of
-    values, and for a list that is none.
+    Raises `ParameterError` with the nearest name for an unknown parameter, and for a value that is no group or no list.
     """
     checked = dict(values)
     for name, value in values.items():
@@ -208,11 +205,7 @@ def nested(path: list[str], value: Any) -> dict[str, Any]:
 
 
 def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
-    """Return the parameters of the deployment FLOW/NAME with those of the data set's own file on top.
-
-    NAME is that of a deployment, which is a data set's or a preset's, or of any other data set. Raises `ParameterError`
-    naming the data set's file if that is wrong.
-    """
+    """Return the parameters of the deployment FLOW/NAME (or of a data set) under those of the data set's own file."""
     deployed: dict[str, Any] = next(
         (
             dict(one["parameters"])
@@ -231,10 +224,7 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
 
 
 def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
-    """Return the parameters of a data set's own file, by flow; nothing if the data set has no such file.
-
-    Raises `ParameterError` naming the file, and the line if it is not YAML, or an unknown flow.
-    """
+    """Return the parameters of a data set's own file, by flow; raise `ParameterError` naming file and line."""
     file = data_folder() / dataset / OWN_FILE
     if not NAME.match(dataset) or not file.is_file():
         return {}
@@ -252,10 +242,7 @@ def parameters_in(file: Path) -> dict[str, Any]:
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (and so JSON), or else text.
-
-    Raises `ParameterError` for a pair that is no NAME=VALUE, and for a value that `read_value` refuses.
-    """
+    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; raise `ParameterError` for what is refused."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -301,10 +288,7 @@ def _split_at_dots(values: Any, label: str) -> dict[str, Any]:
 
 
 def overview(flow: str) -> str:
-    """Return the groups of a flow's parameters with the names of their parameters, on at most two screens.
-
-    Raises `ParameterError` if there is no such flow.
-    """
+    """Return the groups of a flow's parameters with the names of their parameters, on at most two screens."""
     parameters = parameters_of(flow_of(flow))
     lines = [
         f"Parameters of {flow}, as --param NAME=VALUE. Types, defaults and descriptions:",
@@ -327,10 +311,7 @@ def _summary(group: Parameter) -> str:
 
 
 def in_full(flow: str, name: str) -> str:
-    """Return a group's parameters, or `all`, each with its type, default and description, in lines of 80 columns.
-
-    Raises `ParameterError` with the nearest name if the flow has no such group.
-    """
+    """Return the parameters of a group, or `all`, with types, defaults and descriptions; raise `ParameterError`."""
     parameters = parameters_of(flow_of(flow))
     wanted = [it for it in parameters if name == "all" or f".{name}." in f".{it.path}."]
     if not any(not it.is_group for it in wanted):

@@ -64,10 +64,7 @@ def interrupt(*_: object) -> None:
 
 
 def serve(port: int, deployed: str = "") -> None:
-    """Serve until Ctrl-C or SIGTERM; raise `PenumbraError` if a process can't start, or ends by itself.
-
-    `deployed` is the data set whose deployments are applied, `--all`, or '' for the data sets that are there.
-    """
+    """Serve deployments (of a data set, `--all`, '': of existing ones) until Ctrl-C; raise `PenumbraError`."""
     credential = given_credential() or new_credential()
     listener = listen(port)
     for number in (signal.SIGINT, signal.SIGTERM):  # also if a shell started us with SIGINT ignored

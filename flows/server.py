@@ -45,10 +45,7 @@ def new_credential() -> str:
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that listens on this machine only; port 0 takes a free one.
-
-    Raise `PenumbraError` if the port is taken.
-    """
+    """Return a socket on this machine only, for port 0 on a free one; raise `PenumbraError` if the port is taken."""
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
@@ -64,8 +61,8 @@ def start_server(
 ) -> subprocess.Popen[bytes]:
     """Start a server in a process group of its own; `wait_for` returns when it answers.
 
-    The listening socket is closed in this process. The credential, user:password, is in no command line. `settings` is
-    the environment with Prefect's other settings.
+    The socket is closed in this process. The credential, user:password, is in no command line. `settings` is the
+    environment.
     """
     guards = {
         "PREFECT_SERVER_API_AUTH_STRING": credential,
@@ -109,10 +106,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def some_server() -> Iterator[None]:
-    """Use the server that Prefect's settings name, or else a server of this process, which Prefect's own is not.
-
-    The temporary server that Prefect itself would start has no credential.
-    """
+    """Use the server that Prefect's settings name, or one of this process; Prefect's own would have no credential."""
     from prefect.context import refresh_global_settings_context
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 

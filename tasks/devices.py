@@ -21,11 +21,9 @@ def device_of() -> "torch.device":
 def fast_cpu_matmul(device: "torch.device", has_static_shapes: bool = True) -> Iterator[None]:
     """Compute float32 matrix products with oneDNN on CPUs where MKL, torch's choice, is slow.
 
-    MKL uses AVX-512 on Intel's CPUs only: on an AMD EPYC 9005 it reaches 93 GFLOP/s a core, oneDNN 203. torch has no
-    setting for "oneDNN"; its setting for "oneDNN, which may round to bfloat16" rounds only on CPUs with AMX.
-
-    oneDNN compiles a product for each shape, which takes milliseconds and a megabyte that is not freed. So this is for
-    batches with few shapes (see `pad_batch` and `System.has_static_shapes`).
+    MKL uses AVX-512 on Intel's CPUs only: on an AMD EPYC 9005 it reaches 93 GFLOP/s a core, oneDNN 203. The only
+    setting of torch is "oneDNN, which may round to bfloat16"; it rounds on CPUs with AMX. oneDNN compiles a product for
+    each shape and keeps a megabyte, so batches need few shapes (`pad_batch`, `System.has_static_shapes`).
     """
     import torch
 
@@ -47,8 +45,5 @@ def pad_batch(rows: list[int], size: int) -> list[int]:
 
 
 def attention_implementation(device: "torch.device") -> str | None:
-    """Return transformers' name of the fastest attention for a query's dozen words; None for its own choice.
-
-    On a CPU it would choose flash attention, whose blocks are for long texts: a quarter of an encoder's time.
-    """
+    """Return transformers' name of the fastest attention for short texts (not flash on a CPU); None: its own choice."""
     return "eager" if device.type == "cpu" else None

@@ -68,10 +68,9 @@ def local_worker_count() -> int:
 
 
 class Pool(NamedTuple):
-    """Workers that have started.
+    """Workers that have started; `lost` are the exceptions of a part whose worker or scheduler died.
 
-    `lost` are the exceptions of a part whose worker died or whose scheduler does not answer. What is submitted inside
-    `on_gpu()` gets one of the cluster's `gpus` for itself, if there are any.
+    What is submitted inside `on_gpu()` gets one of the cluster's `gpus` for itself, if there are any.
     """
 
     runner: TaskRunner[Any]
@@ -82,10 +81,7 @@ class Pool(NamedTuple):
 
 
 class Workers:
-    """The workers of a run. They start when a stage first has several parts of many rows to make.
-
-    `remote` is whether they belong to an existing cluster, with devices of their own.
-    """
+    """The workers of a run, which start when a stage first needs them; `remote`: those of an existing cluster."""
 
     def __init__(self, start: Callable[[], AbstractContextManager[Pool]], stack: ExitStack, remote: bool) -> None:
         self._start, self._stack, self.remote = start, stack, remote
@@ -214,10 +210,7 @@ def _threads(number: int) -> int:
 
 @contextmanager
 def _script_hidden() -> Iterator[None]:
-    """Keep processes that Python starts inside from running this process's script again.
-
-    A script that runs a flow outside `if __name__ == "__main__"` would run it once more in every worker.
-    """
+    """Keep worker processes from running this process's script again if it has no `__main__` guard."""
     main = sys.modules["__main__"]
     before: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
     vars(main).pop("__file__", None)

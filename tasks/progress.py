@@ -47,10 +47,7 @@ def progress_scope(stage: str) -> Iterator[None]:
 
 
 def counting(unit: str, total: int, *, before: int = 0) -> Callable[[int], None]:
-    """Return a function that takes the number of further units done; `before` units were done before.
-
-    The units of a stage's next part are counted by the same bar.
-    """
+    """Return a function that takes the number of further units done, which one bar for the stage and unit shows."""
     bars, stage = _BARS.get(), _STAGE.get()
     if not bars or not stage:
         return lambda number: None

@@ -39,7 +39,7 @@ FEW_ROWS = 4096  # the run makes a stage of so few rows before workers have star
 TASKS_A_WORKER = 4  # at least, if there are enough parts: a task costs Prefect as much time as some parts take
 TASKS_A_DEVICE = 1  # Ray ends a worker after a task on a GPU to free its memory; the next one loads the model again
 PARTS_A_TASK = 8  # at most: the run receives the parts of a task together
-IS_THERE, TO_MAKE = "is there", "would be made"
+IS_THERE, TO_MAKE = "exists", "would be made"
 NO_TEMPLATE = str.maketrans("{}", "()")  # Prefect would fill braces in the name of a task run
 
 P = ParamSpec("P")
@@ -216,10 +216,7 @@ def without_prefect() -> Iterator[None]:
 
 
 def is_without_prefect() -> bool:
-    """Return whether stages are made as plain functions.
-
-    The task `make` asks this function: the task travels to workers by value, and a context variable cannot.
-    """
+    """Return whether stages are made as plain functions; `make`, which travels by value, can't hold the variable."""
     return _WITHOUT_PREFECT.get()
 
 
@@ -387,8 +384,7 @@ _LOCK = threading.Lock()  # a cluster's worker may have several threads, and wha
 def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made:
     """Make a part unless it exists: an engine asks again if a worker died before it could answer.
 
-    This is not inlined in the task, which travels by value, with copies of the module's variables that it names. All
-    parts that a worker makes of a stage share one object, so that what they share is computed once.
+    All parts that a worker makes of a stage share one object. This is not inlined in the task, which travels by value.
     """
     with _LOCK, progress_scope(stage.label):
         store = Store(artifact.root)

@@ -203,7 +203,7 @@ def verify(reference: Below = None) -> None:
             continue
         finished += 1
         lines = store.verify(artifact) or [
-            f"{artifact.path} was made from {parent.path}, which is not there"
+            f"{artifact.path} was made from {parent.path}, which does not exist any more"
             for parent in store.missing_parents(artifact)
         ]
         if not lines and artifact.stage == "metrics" and (fault := checkpoint_fault(store.manifest(artifact))):
@@ -224,7 +224,7 @@ def verify(reference: Below = None) -> None:
     )
     if faults:
         print_line(
-            "The flow that made an artifact makes damaged parts again, and all of it after penumbra artifacts rm."
+            "Run the flow again: it makes damaged parts again, and after `penumbra artifacts rm` the whole artifact."
         )
         raise typer.Exit(1)
 

@@ -45,7 +45,7 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[str | Text]], tit
 
 def print_removed(name: str, size: int, dry_run: bool) -> None:
     """Print what was removed, or would be, and its size."""
-    print_line(f"{'would take' if dry_run else 'took'} {name} ({size / 1e6:,.1f} MB)")
+    print_line(f"{'would remove' if dry_run else 'removed'} {name} ({size / 1e6:,.1f} MB)")
 
 
 def write_text(lines: Iterable[str], output: Path | None) -> None:
@@ -72,7 +72,7 @@ def resumable() -> Iterator[None]:
     """Print one line if SIGTERM or Ctrl-C ends the run inside, and exit with code 143 or 130.
 
     Prefect reports the end to its server, and tries for minutes if the server is gone. After `SECONDS_TO_END` or
-    `SECONDS_TO_INTERRUPT` the process ends all the same: the same command continues its work.
+    `SECONDS_TO_INTERRUPT` the process ends anyway; the same command continues its work.
     """
 
     def terminate(number: int, _: object) -> None:

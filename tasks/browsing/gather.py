@@ -43,10 +43,9 @@ def gather(
     folder: Path,
     chosen: Artifact | None = None,
 ) -> Column:
-    """Return the data of the page that lies in `folder`: the negatives of providers, and the predictions of runs.
+    """Return the data of the page in `folder`: negatives (of providers, `chosen`, or the newest) and predictions.
 
-    Without providers, these are the `chosen` negatives or else the newest. Raise `ArtifactError` if there are neither
-    negatives nor runs.
+    Raises `ArtifactError` if there are neither negatives nor runs.
     """
     negatives: dict[str, Artifact] = {}
     for provider in providers:
@@ -101,10 +100,7 @@ def _rows(parts: Iterable[pa.Table]) -> list[Row]:
 
 
 def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
-    """Return the newest negatives of this provider alone, or else the provider's newest fills.
-
-    Raises `ArtifactError` naming the providers that there are.
-    """
+    """Return the newest negatives of this provider alone, or else its newest fills; raise `ArtifactError`."""
     known, several = set[str](), list[Manifest]()
     for manifest in store.find(dataset, "negatives"):
         providers = set(store.table(store.reference(manifest), ["provider"])["provider"].unique().to_pylist())
@@ -174,10 +170,7 @@ def refused_columns(refused: Iterable[Row], rows: Sequence[Row], places: Mapping
 
 
 def predicted_by(store: Store, dataset: str, run: str) -> tuple[str, Artifact]:
-    """Return the name and the newest predictions of the run of this key or name.
-
-    Raises `ArtifactError` or `EvaluationError` if the run or its predictions are missing.
-    """
+    """Return the name and the newest predictions of the run of this key or name; raise an error if they are missing."""
     from penumbra.tasks.grounding.evaluation.compare import predictions_of  # only here: it imports torch
     from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
@@ -188,10 +181,7 @@ def predicted_by(store: Store, dataset: str, run: str) -> tuple[str, Artifact]:
 def prediction_columns(
     store: Store, name: str, predictions: Artifact, annotations: Mapping[str, Row], places: Mapping[str, int]
 ) -> Column:
-    """Return at most one row of each query: windows in hundredths of a second, scores and IoU in thousandths.
-
-    The IoU is that of the first window with the truth, as R1 counts it, of the queries that have both.
-    """
+    """Return a row of each query: windows in hundredths of a second, scores and IoU of the first in thousandths."""
     from penumbra.tasks.grounding.evaluation.figures import aligned  # only here: it imports torch
     from penumbra.tasks.grounding.evaluation.predictions import truth_end
     from penumbra.tasks.grounding.metrics import score_queries

@@ -257,11 +257,7 @@ def _novel_labels(labels: Any) -> list[dict[str, Any]]:
 
 
 def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
-    """Yield the rows of Moment-DETR and SHINE: qid, query, vid, duration, relevant_windows.
-
-    Such files may mix videos. The rows of a video are grouped, in order of first appearance; memory holds only their
-    positions in the file.
-    """
+    """Yield the rows of Moment-DETR and SHINE, grouped by video; memory holds only their positions in the file."""
     videos: dict[str, array[int]] = {}  # offset and line number of each row
     labelled, good, offset = False, False, 0
     with path.open("rb") as stream:

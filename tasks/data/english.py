@@ -35,7 +35,7 @@ OTHERS = frozenset[str]().union(*WORDS.values()) - ENGLISH
 def foreign(sentence: str, whole: str = "") -> str:
     """Return the language of a sentence, or "another language"; "" if it may be English.
 
-    `whole` is the language of the whole data set (see `language_of`): that of a short sentence with an unknown word.
+    A short sentence with an unknown word is in the language of the `whole` data set.
     """
     words = _words(sentence)
     known = [word for word in words if word in ENGLISH or word in vocabulary()]

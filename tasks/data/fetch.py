@@ -39,10 +39,7 @@ FILES = {  # data set: folder of the repository, SHA-256 of each file
 
 
 def fetch(dataset: str, source: str = REPOSITORY) -> Iterator[str]:
-    """Download the files that are missing or differ; yield a line about each.
-
-    Raises `DatasetError` if there is no network, a digest is wrong, or the data set is unknown.
-    """
+    """Download the files that are missing or differ; yield a line about each, or raise `DatasetError`."""
     if dataset not in FILES:
         raise DatasetError(f"nothing to fetch for {dataset!r}; there is: {', '.join(FILES)} (`scenes` needs nothing)")
     remote_folder, digests = FILES[dataset]
@@ -50,7 +47,7 @@ def fetch(dataset: str, source: str = REPOSITORY) -> Iterator[str]:
     for name, digest in digests.items():
         file = folder / name
         if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == digest:
-            yield f"{file} is there"
+            yield f"{file} exists"
             continue
         url = f"{source}/{COMMIT}/{remote_folder}/{name}"
         try:

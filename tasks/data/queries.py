@@ -27,10 +27,7 @@ Label = Mapping[str, Sequence[Any]]  # what is novel in a query, as in the Compo
 
 @dataclass
 class OwnQuery:
-    """A query of a user's table, with times in seconds if they can be read; `place` is its first row.
-
-    `changes` are those of `clean_text`, and `merged` the places of further rows with the same query.
-    """
+    """A query of a user's table, with its first row's `place`, `changes` of its text, and `merged` rows."""
 
     qid: str
     query: Any
@@ -50,10 +47,7 @@ class OwnQuery:
 
 
 def queries_of(table: OwnTable, columns: Columns) -> list[OwnQuery]:
-    """Return the queries of a table; several rows with the same query, video and id are its windows.
-
-    Raises `DatasetError` if a split is unknown.
-    """
+    """Return the queries of a table; rows with the same query, video and id are its windows. Raise `DatasetError`."""
     queries: dict[tuple[str | None, ...], OwnQuery] = {}
     vids = {str(vid) for vid in table.cells(columns.of["video"])}
     names = {vid: vid.replace("\\", "/").rsplit("/", 1)[-1] for vid in vids}  # of paths such as `videos/a.mp4`
@@ -131,10 +125,7 @@ def share_of(videos: int, test: float) -> int:
 
 
 def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label] | None, force: bool) -> Dataset:
-    """Write the folder of a data set below `PENUMBRA_DATA`: JSON lines, or CG files if there are labels.
-
-    Raises `DatasetError` if there is another data set of this name and no `force`, or no training query.
-    """
+    """Write the folder of a data set: JSON lines, or CG files if there are labels; raise `DatasetError` if not free."""
     dataset = Dataset(name=name)
     folder = data_folder() / dataset.name
     splits: dict[str, list[OwnQuery]] = {}
@@ -197,9 +188,8 @@ UNKNOWN_DURATION = 1.0  # seconds of a video whose length is unknown; negatives 
 def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict[str, str]:
     """Write one file for each split into the folder; return their names by split, as in `Dataset.files`.
 
-    Sentences are training queries, each of a video of its own. A data frame has a column `query`, and may have `qid`,
-    `vid`, `split`, `duration` and `windows`; other columns are ignored. Raises `DatasetError` if there is no training
-    query or no column `query`.
+    Sentences are training queries of a video each. A data frame has a column `query` and maybe `qid`, `vid`, `split`,
+    `duration` and `windows`. Raises `DatasetError` if there is no training query or no column `query`.
     """
     if isinstance(queries, str):
         raise DatasetError("give a list of sentences, not one text: ['a person opens the door.', …]")

@@ -50,10 +50,7 @@ class Resamples:
             yield block
 
     def sums(self, videos: Ids, columns: Floats) -> tuple[Floats, Floats]:
-        """Return the sums (columns) of all rows, and those of each resample (resamples, columns).
-
-        `videos` (rows) is the video of each row, `columns` (rows, columns) the values.
-        """
+        """Return the sums (columns) of `columns` (rows, columns), and of each resample of `videos` (rows)."""
         by_video = np.zeros((self.videos, columns.shape[1]))
         np.add.at(by_video, videos, columns)
         blocks = [block @ by_video for block in self.weights()]

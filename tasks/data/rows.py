@@ -138,8 +138,7 @@ def whole_language(dataset: Dataset) -> str | None:
 def clean_row(raw: RawRow, split: str, seen: set[str], whole: str | None) -> tuple[dict[str, Any], str, list[str]]:
     """Return a row of the table, why it is rejected (or ''), and what was changed in it.
 
-    `seen` holds the qids of the earlier rows; queries in another language are rejected unless `whole`, the language of
-    all queries together, is None.
+    `seen` holds the qids of the earlier rows, `whole` the language of all queries together (None: any is accepted).
     """
     reason, note, windows, saliency = _fault(raw, seen, whole), "", list[list[float]](), None
     if not reason:

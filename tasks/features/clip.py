@@ -69,10 +69,9 @@ class Encoder:
 
 
 def encoder_threads(encoder: Encoder, on_gpu: int = 1) -> ThreadPoolExecutor:
-    """Return the threads that run the encoder: `on_gpu` for a GPU, and one for each core of a CPU.
+    """Return the threads that run the encoder: `on_gpu` for a GPU, one with its own batches for each core of a CPU.
 
-    On a CPU each thread has a batch of its own. Threads that share a batch wait for each other at every operation; on a
-    busy machine that takes ten times as long.
+    Threads that share a batch wait for each other at every operation, ten times as long on a busy machine.
     """
     import torch
 
@@ -153,10 +152,7 @@ def read_processing(file: Path) -> Processing:
 
 
 def preprocess(pictures: Sequence[Picture], processing: Processing, device: "torch.device") -> "torch.Tensor":
-    """Resize and normalise frames of any size: uint8 (rows, columns, 3·n) → float32 (frames, 3·n, rows, columns).
-
-    n frames of a clip lie one after the other in the last axis.
-    """
+    """Resize and normalise frames of any size: uint8 (rows, columns, 3·n) → float32 (frames, 3·n, rows, columns)."""
     resized = []
     for picture in pictures:
         frames = np.split(picture, picture.shape[2] // CHANNELS, axis=2)

@@ -37,14 +37,9 @@ T = TypeVar("T")
 
 
 class Decoder:
-    """A process that decodes one video after another; it is started again after a crash.
+    """A process that decodes one video after another in clips of `clip_length` seconds; it restarts after a crash.
 
-    Args:
-        clip_length: seconds of a clip
-        resizing: how frames are resized before they are sent; None: not at all
-        seconds: how long the process may take for a frame before it is ended
-        memory: bytes of address space that the process may use; 0: any
-
+    It is ended if a frame takes longer than `seconds`, and may use `memory` bytes of address space (0: any).
     """
 
     def __init__(
@@ -61,10 +56,7 @@ class Decoder:
         self._connection: Connection | None = None
 
     def frames(self, path: Path, summary: VideoSummary, thumbnails: int = 0) -> Iterator[Picture]:
-        """Yield the frame of each clip of a video, and fill in its summary and about `thumbnails` thumbnails.
-
-        Raises `VideoError` if the video can't be decoded.
-        """
+        """Yield the frame of each clip, and fill in summary and thumbnails; raise `VideoError` if that fails."""
         fault, done = VideoError(f"decoder gave no frame for {self.seconds:g} s", path.name), False
         try:
             connection = self._start()
@@ -138,10 +130,7 @@ Job = Callable[[Decoder], T]
 def decode_in_threads(
     threads: ThreadPoolExecutor, decoders: Sequence[Decoder]
 ) -> Iterator[Callable[[Job[T]], Future[T]]]:
-    """Yield a function that submits a job to the threads, which gives it a decoder of its own.
-
-    At the end jobs that wait are cancelled, and all decoders and threads are ended.
-    """
+    """Yield a function that submits a job with a decoder of its own; at the end waiting jobs are cancelled."""
     free = SimpleQueue[Decoder]()
     for decoder in decoders:
         free.put(decoder)
@@ -165,12 +154,7 @@ def decode_in_threads(
 
 
 def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]:
-    """Return the seconds of each video, found by decoding it; headers may be wrong.
-
-    Raises:
-        FeatureError: a video has no file, or its file can't be decoded
-
-    """
+    """Return the seconds of each video, found by decoding it; raise `FeatureError` if a file is missing or damaged."""
     if not folder.is_dir():
         raise FeatureError(
             f"rows have no duration, and there is no folder {folder}: name one with --videos, or a column with "

@@ -36,10 +36,7 @@ def frame_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def patch_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Return the last hidden states of each frame's patches, then its vector [frames, patches·width + dimension].
-
-    The states are those before the projection; the vector is the projected class token, as in `frame_states`.
-    """
+    """Return each frame's patches (last hidden states), then its vector [frames, patches·width + dimension]."""
     states = model.vision_model(pixel_values=pixels)
     patches = states.last_hidden_state[:, 1:].flatten(1)
     return torch.cat((patches, model.visual_projection(states.pooler_output)), dim=1)
@@ -66,10 +63,7 @@ def encode_video(
     states: States = frame_states,
     thumbnails: int = 0,
 ) -> EncodedVideo:
-    """Decode and encode a video; `states` says which features of a frame are kept.
-
-    A clip has as many frames as the encoder sees at once (`Encoder.frames`).
-    """
+    """Decode and encode a video, `Encoder.frames` frames a clip; `states` are the features that are kept."""
     summary, rows = VideoSummary(), list[torch.Tensor]()
     clips = clips_of(decoder.frames(path, summary, thumbnails), encoder.frames)
     try:

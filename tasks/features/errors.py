@@ -8,13 +8,7 @@ class FeatureError(PenumbraError):
 
 
 class VideoError(Exception):
-    """A single video or its feature array can't be used, and its row is rejected.
-
-    Args:
-        reason: the reason, which is counted
-        value: details of this video
-
-    """
+    """A video or its feature array can't be used; its row is rejected, and `reason` counted."""
 
     def __init__(self, reason: str, value: object = "") -> None:
         super().__init__(reason, value)

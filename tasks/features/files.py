@@ -14,9 +14,9 @@ def is_inside(vid: str) -> bool:
 
 
 class VideoFolder:
-    """The video files of a folder, by id. If an id has several files, the first suffix of `SUFFIXES` counts.
+    """The video files of a folder, by id; of several suffixes the first of `SUFFIXES` counts.
 
-    A link is followed only if it stays in the folder or in the folder of all data; `outside` are the ids of others.
+    A link is followed if it stays in the folder or in the folder of all data; `outside` are the ids of others.
     """
 
     def __init__(self, folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:

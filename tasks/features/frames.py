@@ -51,17 +51,9 @@ class _TimedFrame(NamedTuple):
 
 
 def clip_frames(path: Path, clip_length: float, summary: VideoSummary) -> Iterator[Picture]:
-    """Yield the frame of each clip in order.
+    """Yield the frame of each clip of `clip_length` seconds in order; `summary` is complete at the end.
 
-    Args:
-        path: video file in one of `CONTAINERS`, whatever its suffix
-        clip_length: L, in seconds
-        summary: is filled in during decoding and complete at the end
-
-    Raises:
-        VideoError: nothing can be decoded, or the frames have an impossible size
-        MemoryError: decoding needs more memory than this process may use
-
+    Raises `VideoError` if nothing can be decoded or frames have an impossible size, and `MemoryError`.
     """
     length = Fraction(clip_length).limit_denominator(1_000_000)  # 0.1 is exactly a tenth
     current: _TimedFrame | None = None
@@ -179,9 +171,8 @@ def _message(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Resizing:
-    """The preprocessing of pictures from `preprocessor_config.json`: they are resized, then cropped at the centre.
+    """CLIP's preprocessing: resize the shorter side to `shortest_edge`, or all to `size`; then crop at the centre.
 
-    `shortest_edge` is the length of the shorter side after resizing; without one all pictures are resized to `size`.
     `resample` is Pillow's number of the filter.
     """
 

@@ -22,10 +22,9 @@ READERS = 8
 
 @dataclass(frozen=True)
 class FeatureArrays:
-    """All vectors of an artifact in one array.
+    """All vectors of an artifact in one array `values` (vectors, dimension).
 
-    `values` (vectors, dimension) holds the vectors of row after row; the row i = `index[name]` of a video id or text
-    has `values[offsets[i] : offsets[i + 1]]`. Videos have a `clip_length` in seconds.
+    Row i = `index[name]` of a video id or text has `values[offsets[i] : offsets[i + 1]]`; videos have a `clip_length`.
     """
 
     values: Float16Array

@@ -95,10 +95,7 @@ def concepts_of(tokens: Iterable[Mapping[str, Any]], weights: Sequence[float]) -
 
 
 def meanings(lemmas: Sequence[str], sentence_model: str, width: int) -> Vectors:
-    """Return unit vectors [lemmas, width]: those of SentenceBERT, centred and whitened in their first dimensions.
-
-    There are at least two lemmas for each dimension: whitened in more, all would be equally far apart.
-    """
+    """Return unit vectors [lemmas, width] of SentenceBERT, whitened in at most one dimension for two lemmas."""
     from sklearn.decomposition import PCA
 
     vectors = encode(lemmas, Encoding(sentence_model=sentence_model)).astype(np.float64)

@@ -2,7 +2,7 @@
 
 `patch_features` are the last hidden states of each patch of a frame every `PATCH_INTERVAL` seconds, a byte each (VDI,
 section 3.4). Other processes decode. A damaged file is used if what can be decoded reaches the end that its annotations
-state, to within a clip; an intact one if it has nine tenths of it.
+state, to within a clip; an intact one if it has nine tenths of that duration.
 """
 
 import os
@@ -181,10 +181,7 @@ class VideoFeatures(Stage):
 
     @contextmanager
     def _encoding(self, vids: Iterable[str]) -> Iterator[Mapping[str, Future[None]]]:
-        """Decode and encode those of the videos that have no draft in several threads, and write their drafts.
-
-        An encoder that sees n frames of a clip gets those at the middles of the clip's n parts.
-        """
+        """Decode and encode the videos that have no draft in several threads, and write their drafts."""
         files = {vid: file for vid in vids if (file := self.files.find(vid))}
         if not files:
             yield {}

@@ -48,15 +48,8 @@ def content_words(tokens: Tokens) -> set[Word]:
 def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, seed: int) -> list[tuple[str, Label]]:
     """Return the split of each query (train, test, composition or word), and what is novel in it.
 
-    Args:
-        vids: video of each query
-        parsed: tokens of each query
-        test: share of the videos that are test videos
-        seed: determines the order in which words, pairs and videos are held out
-
-    Raises:
-        DatasetError: nothing can be held out, because there are too few videos or they are too similar
-
+    `vids` and `parsed` are the queries' videos and tokens, `test` is the share of test videos. Raises `DatasetError` if
+    nothing can be held out.
     """
     pairs, words = [*map(pairs_of, parsed)], [*map(content_words, parsed)]
     held = _held_out(vids, pairs, words, test, seed)

@@ -22,7 +22,7 @@ from penumbra.tasks.text.tags import SUBJECT_ARCS
 
 STAGE = "dictionary"
 SUBJECT = "subject"  # the class under which a dictionary offers the nouns that may fill a subject's slot
-RAREST = 5_000  # a noun that is fewer than one in so many subjects is no subject: mostly it is a typing error
+RAREST = 5_000  # a noun with a smaller share of the subjects is no subject, but mostly a typing error
 COLUMNS = ["primitive", "tag", "text", "lemma"]
 # The measure "template kept" needs one token of this form for each slot; other words are never offered.
 OFFERED = re.compile(r"[a-z']*[a-z][a-z']*\Z")
@@ -44,10 +44,7 @@ Entry = tuple[str, str, str, str]  # primitive, tag, word, lemma
 
 
 def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
-    """Return the dictionary: the primitives of the training queries in lower case, the most frequent ones first.
-
-    `tagged` yields annotations and tags of each part.
-    """
+    """Return the dictionary of the training queries, most frequent words first, from parts (annotations, tags)."""
     counts, subjects = Counter[Entry](), Counter[Entry]()
     for annotations, tags in tagged:
         queries = tags.filter(pc.equal(annotations["split"], "train"))["tokens"].combine_chunks()
@@ -130,12 +127,10 @@ class Dictionary:
     def choice(
         self, primitive: str, tag: str, word: str, lemma: str, is_subject: bool = False
     ) -> tuple[tuple[str, str], Offer, tuple[int, ...]]:
-        """Return what a slot is offered: a class and tag, their words, and the indices of those that it must not take.
+        """Return what a slot is offered: a class and tag, their words, and the indices of words that it must not take.
 
-        The slot must not take its own word and inflections of it. The tag is its own, or the nearest if its own has no
-        other word: such a tag is rare (a participle in a tiny data set) or an error of the tagger, and without this
-        rule the slot, and therefore the query's level, could not be filled. A subject's slot is offered subjects of its
-        own tag (but any noun by a dictionary of an older version, which has no subjects).
+        These are its own word and inflections of it. The tag is its own, or the nearest one if its own has no other word (it
+        is rare, or an error of the tagger). A subject's slot is offered subjects, if the dictionary has any.
         """
         key = (primitive, tag, word.lower(), lemma, is_subject)
         if key not in self._choices:

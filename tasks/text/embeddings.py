@@ -57,10 +57,7 @@ def model_source(sentence_model: str) -> str:
 
 
 def encoder_inputs(name: str, model: str) -> dict[str, str]:
-    """Return, as key material of a stage, the digest of a model's files, or the commit that its name on the hub has.
-
-    Nothing is returned for a name that can't be looked up, because that model can't be loaded either.
-    """
+    """Return the digest of a model's files, or the commit of its name on the hub; nothing if it can't be found."""
     folder = Path(model_source(model)).expanduser()
     if folder.is_dir():
         return {name: file_digest(folder)}

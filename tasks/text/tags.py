@@ -94,10 +94,9 @@ def pipeline_folder(spacy_model: str) -> Path:
 
 
 def primitive_of(token: "Token") -> str | None:
-    """Return the primitive class of a token, or None.
+    """Return the primitive class of a token, or None, as for auxiliaries.
 
-    Auxiliaries have none ("is sitting", "can take"). A subordinator before a gerund counts as a preposition ("after
-    eating", "by swallowing it").
+    A subordinator before a gerund counts as a preposition ("after eating").
     """
     if not WORD.match(token.text):
         return None

@@ -44,7 +44,7 @@ def test_ancestors_of_results_and_newest_artifacts_are_needed(store: Store, made
 
 def test_a_dry_run_removes_nothing_and_a_removal_leaves_no_file(store: Store, made: dict[str, Artifact]) -> None:
     told = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded", "--dry-run"])
-    assert f"would take {made['lone'].path}" in told.output
+    assert f"would remove {made['lone'].path}" in told.output
     assert store.has(made["lone"])
     done = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded"])
     assert done.exit_code == 0, done.output
@@ -92,7 +92,7 @@ def test_verify_reports_all_faults(store: Store, made: dict[str, Artifact]) -> N
     done = CliRunner().invoke(app, ["artifacts", "verify"])
     assert done.exit_code == 1
     for fault in (
-        f"{made['run'].path} was made from {made['masks'].path}, which is not there",
+        f"{made['run'].path} was made from {made['masks'].path}, which does not exist any more",
         f"{made['newest'].path}/_manifest.json is damaged",
         f"{made['lone'].path}/part-00000.parquet was changed",
         f"{made['lone'].path}/part-00007.parquet is no part of it",

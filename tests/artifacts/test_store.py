@@ -351,7 +351,7 @@ def test_reading_checks_digests(store: Store, spoil: Callable[[Path], None]) -> 
     ):
         with pytest.raises(
             ArtifactError,
-            match=r"part-00001\.parquet (was changed|is missing).*: penumbra run build-negatives scenes mends it",
+            match=r"part-00001\.parquet (was changed|is missing).*: penumbra run build-negatives scenes repairs it",
         ):
             read()
     store.build(WORK, Makers())

@@ -106,7 +106,7 @@ def test_every_mutation_is_found_and_the_next_run_mends_parts_and_manifest(store
     assert tree(artifact) == changed, "verify changes nothing"
     if name == MANIFEST:
         assert (
-            f"penumbra run build-negatives scenes mends it, penumbra artifacts rm scenes/rejected/{artifact.key}"
+            f"penumbra run build-negatives scenes repairs it, penumbra artifacts rm scenes/rejected/{artifact.key}"
             in lines[0]
         )
         assert store.find() == []

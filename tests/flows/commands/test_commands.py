@@ -62,9 +62,9 @@ def test_artifacts_are_listed_shown_verified_and_removed(root: Path) -> None:
     assert "1 artifact, 0 faults" in artifacts("verify")
     next(root.rglob("part-*.parquet")).write_bytes(b"rubbish")
     assert "was changed" in artifacts("verify", "mine/rejected", code=1)
-    assert "would take" in artifacts("rm", "mine", "--dry-run")
+    assert "would remove" in artifacts("rm", "mine", "--dry-run")
     assert list(root.rglob("part-*.parquet"))
-    assert "took" in artifacts("rm", "mine")
+    assert "removed" in artifacts("rm", "mine")
     assert not list(root.rglob("part-*.parquet"))
 
 

@@ -47,7 +47,7 @@ def test_correct_files_are_written_and_later_only_what_differs(data: Path, repos
     (repository / "one.json").unlink()
     (data / "two.json").write_bytes(b"damaged")
     lines = list(fetch("own", url(repository)))
-    assert lines == [f"{data}/one.json is there", f"{data}/two.json fetched, 8 bytes"]
+    assert lines == [f"{data}/one.json exists", f"{data}/two.json fetched, 8 bytes"]
     assert written(data) == {"one.json": ONE, "two.json": TWO}
 
 

@@ -137,10 +137,10 @@ def test_removing_a_run_removes_its_artifacts_unless_it_is_being_trained(
     with store.lease(made["shine"]), pytest.raises(ArtifactError, match=r"is being trained by process \d+ on .*: end"):
         remove(found_run(name))
     asked = CliRunner().invoke(app, ["runs", "rm", name, "--dry-run"])
-    assert asked.output.startswith(f"would take {name} on mine (5.0 MB)")
+    assert asked.output.startswith(f"would remove {name} on mine (5.0 MB)")
     assert store.has(made["shine"])
     done = CliRunner().invoke(app, ["runs", "rm", name])
-    assert done.output.startswith(f"took {name} on mine (5.0 MB)")
+    assert done.output.startswith(f"removed {name} on mine (5.0 MB)")
     paths = [run_folder(made["shine"]), Path(made["shine"].path), Path(made["evaluation"].path)]
     assert not any(path.exists() for path in paths)
     assert store.has(made["negatives"])
