@@ -129,7 +129,7 @@ class Dictionary:
     ) -> tuple[tuple[str, str], Offer, tuple[int, ...]]:
         """Return what a slot is offered: a class and tag, their words, and the indices of words that it must not take.
 
-        These are its own word and inflections of it. The tag is its own, or the nearest one if its own has no other word (it
+        These are its own word and inflections of it. The tag is its own, or the nearest if that has no other word (it
         is rare, or an error of the tagger). A subject's slot is offered subjects, if the dictionary has any.
         """
         key = (primitive, tag, word.lower(), lemma, is_subject)

@@ -124,15 +124,10 @@ def test_an_ambiguous_name_lists_paths_that_can_be_typed() -> None:
 
 
 def test_a_name_is_looked_up_in_the_model_of_the_run() -> None:
-    named = {"clip_encoder": "x", "model": {"name": "vdi"}}
-    found = {"model": {"name": "vdi", "clip_encoder": "x"}}
-    assert resolve_parameter_paths(train_grounding, named) == found
-    deployed = {"preset": "scenes-vdi"}
-    assert resolve_parameter_paths(train_grounding, {"clip_encoder": "x"}, deployed) == found
-    assert resolve_parameter_paths(train_grounding, {"hidden": 8, "preset": "scenes-qd_detr"}, deployed) == {
-        "preset": "scenes-qd_detr",
-        "model": {"hidden": 8},
-    }
+    named = {"hidden": 8, "model": {"name": "mmn"}}
+    assert resolve_parameter_paths(train_grounding, named) == {"model": {"name": "mmn", "hidden": 8}}
+    deployed = {"preset": "scenes-mmn"}
+    assert resolve_parameter_paths(train_grounding, {"hidden": 8}, deployed) == {"model": {"name": "mmn", "hidden": 8}}
     with pytest.raises(ParameterError, match=r"'clip_encoder' is a parameter of model vdi, and this run has qd_detr"):
         resolve_parameter_paths(train_grounding, {"clip_encoder": "x"})
 
