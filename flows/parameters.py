@@ -23,7 +23,6 @@ from pydantic_core import PydanticUndefined
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.markdown import truncated
-from penumbra.flows.parameter_values import LONGEST, RefusedError, read_value
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
 from penumbra.tasks.parameter_group import merge
 
@@ -243,6 +242,8 @@ def parameters_in(file: Path) -> dict[str, Any]:
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
     """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; raise `ParameterError` for what is refused."""
+    from penumbra.flows.parameter_values import RefusedError, read_value
+
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -259,6 +260,8 @@ def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def _read(file: Path, label: str) -> Mapping[str, Any]:
+    from penumbra.flows.parameter_values import LONGEST, read_value
+
     try:
         with file.open(encoding="utf-8") as stream:
             values = read_value(stream.read(LONGEST + 1)) or {}

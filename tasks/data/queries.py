@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from penumbra.artifacts.locations import data_folder
 from penumbra.tasks.data.dataset import CG_FILES, PLACE, PLACES, Dataset, DatasetError, start_of
 from penumbra.tasks.data.rows import clean_text
-from penumbra.tasks.data.tables import SPLITS, Columns, OwnTable, seconds, split_in, windows_in
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from penumbra.tasks.data.tables import Columns, OwnTable
 
 SALIENCY = ("relevant_clip_ids", "saliency_scores")  # of QVHighlights, copied unchanged
 WRITTEN = {*CG_FILES.values(), "train.jsonl", "val.jsonl", "test.jsonl"}
@@ -46,8 +47,10 @@ class OwnQuery:
         return row | {"relevant_windows": self.windows} | self.more | {PLACE: self.place}
 
 
-def queries_of(table: OwnTable, columns: Columns) -> list[OwnQuery]:
+def queries_of(table: "OwnTable", columns: "Columns") -> list[OwnQuery]:
     """Return the queries of a table; rows with the same query, video and id are its windows. Raise `DatasetError`."""
+    from penumbra.tasks.data.tables import SPLITS, seconds, split_in, windows_in
+
     queries: dict[tuple[str | None, ...], OwnQuery] = {}
     vids = {str(vid) for vid in table.cells(columns.of["video"])}
     names = {vid: vid.replace("\\", "/").rsplit("/", 1)[-1] for vid in vids}  # of paths such as `videos/a.mp4`
