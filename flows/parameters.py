@@ -150,6 +150,12 @@ def _path_of(key: str, parameters: list[Parameter], model: str) -> str:
     return next(iter(outer), key)
 
 
+def _is_of_ablation(name: str) -> bool:
+    from penumbra.tasks.grounding.training.presets import MODELS
+
+    return any(model.declaration_of(name) for model in MODELS.values())
+
+
 def _checked(
     flow: str, values: Mapping[str, Any], parameters: Mapping[str, Parameter], group: str = ""
 ) -> dict[str, Any]:
@@ -162,6 +168,8 @@ def _checked(
         path = f"{group}{name}"
         if path not in parameters:
             unknown = ".".join([path, *map(str, list(value)[:1])]) if isinstance(value, dict) else path
+            if "model.ablation" in parameters and _is_of_ablation(name):
+                raise ParameterError(f"{path} is a setting of --param 'model.ablation={{{name}: {value}}}'")
             hint = "".join(f"did you mean {near}? " for near in _nearest(unknown, list(parameters)))
             raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow} --help lists them")
         it, shown = parameters[path], truncated(str(value), WIDTH)

@@ -145,6 +145,7 @@ def test_a_parameter_of_another_model_is_refused() -> None:
         ("build-negatives", "masking.ratio=[0.1]", "no parameter masking.ratio: did you mean masking.ratios?"),
         ("build-negatives", "celing=0.9", "no parameter celing: did you mean choosing.ceiling?"),
         ("train-grounding", "model.losses.shin=true", "did you mean model.losses.shine?"),
+        ("train-grounding", "model.encoder_layers=3", "--param 'model.ablation={encoder_layers: 3}'"),
         ("full-pipeline", "features.texts.encode=x", "did you mean features.texts.encoder?"),
         ("build-negatives", "masking.ratios=[0.5,0.2,0.9]", "must rise"),
         (
