@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penumbra.models.map_losses import MapTargets, MMNLosses, candidate_iou_loss, hard_order, mmn_losses
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from penumbra.models.moment_map import candidate_cells, candidate_overlap, schedule, segment_means
+from penumbra.models.moment_map import candidate_overlap, schedule
 
 SENTENCES = (3, 1, 2, 4)
 SIZES: dict[str, Any] = {
@@ -59,25 +59,6 @@ def test_a_video_has_the_same_scores_alone_and_in_any_batch() -> None:
     longer = replace(alone, text=batch.text[own], text_mask=batch.text_mask[own])
     assert int(batch.text_mask[own].sum(1).max()) > 3
     torch.testing.assert_close(net(longer).fused(0.5), together[own], rtol=1e-5, atol=1e-6)
-
-
-def test_the_map_holds_short_moments_at_every_start_and_long_ones_at_few() -> None:
-    cells = candidate_cells(64, (15, 8, 8))
-    lengths, starts = cells[:, 1] - cells[:, 0], cells[:, 0]
-    assert set(lengths.tolist()) == {*range(16), *range(17, 32, 2), *range(35, 64, 4)}
-    assert (starts[(lengths > 15) & (lengths < 32)] % 2 == 0).all()
-    assert (starts[lengths > 31] % 4 == 0).all()
-    assert (lengths <= 15).sum() == sum(64 - offset for offset in range(16))
-
-
-def test_a_video_of_any_length_fills_the_segments() -> None:
-    rows = torch.arange(1.0, 41.0)[:, None]
-    short = segment_means(rows[None, :3], torch.tensor([3]), 8)[0, :, 0]
-    assert short.tolist() == [1, 1, 2, 2, 3, 3, 3, 3]  # bounds 0, 0.375, 0.75, … rounded half to even
-    one = segment_means(rows[None, :1], torch.tensor([1]), 8)
-    assert one.flatten().tolist() == [1.0] * 8
-    long = segment_means(rows[None], torch.tensor([40]), 8)[0, :, 0]
-    assert long.tolist() == pytest.approx([3, 8, 13, 18, 23, 28, 33, 37.5])  # the last row counts for nothing
 
 
 def near(vector: Tensor, cosine: float) -> Tensor:

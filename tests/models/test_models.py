@@ -99,17 +99,6 @@ def test_features_of_another_width_are_refused_by_name() -> None:
         model(video_dim=11)(inputs())
 
 
-@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
-def test_every_parameter_that_is_used_learns(name: str) -> None:
-    net = model(name, dropout=0.1, input_dropout=0.5)
-    found: Outputs = net(inputs(hard=True), negative=True)
-    assert found.saliency_hard is not None
-    (found.logits.square().sum() + found.spans.square().sum() + found.saliency_hard.square().sum()).backward()
-    still = {n for n, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
-    # a key's bias shifts all logits alike, and the first decoder layer's content is zero
-    assert not {n for n in still if "in_bias" not in n and "key" not in n and "decoder.layers.0" not in n}
-
-
 # -- official checkpoints --------------------------------------------------------------------------------------------
 
 

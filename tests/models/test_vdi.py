@@ -87,17 +87,6 @@ def test_padding_frames_change_no_motion(sequence: str) -> None:
         torch.testing.assert_close(net.dynamics(alone), together[own], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("sequence", ["transformer", "lstm"])
-def test_motion_depends_on_the_order_of_the_frames(sequence: str) -> None:
-    net, batch = model(sequence=sequence).eval(), inputs()
-    assert net.dynamics is not None
-    assert batch.seen is not None
-    seen = Patches(batch.seen.frames[:1], batch.seen.patches[:1], batch.seen.mask[:1])
-    reversed_frames = Patches(seen.frames.flip(1), seen.patches.flip(1), seen.mask)
-    motion = net.dynamics(seen)
-    assert (net.dynamics(reversed_frames) - motion).norm() > 0.02 * motion.norm()
-
-
 def test_the_chosen_text_or_none_attends_to_the_frames() -> None:
     contexts = {}
     for which in ("static", "query", "dynamic", "none"):

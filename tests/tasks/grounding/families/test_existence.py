@@ -9,11 +9,10 @@ import torch
 from penumbra.models.losses import existence
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.batches.examples import make_examples
-from penumbra.tasks.grounding.configs import ModelConfig
 from penumbra.tasks.grounding.evaluation.existence import TRUE, balanced, best_threshold, fit
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.loop import with_fresh_head
-from penumbra.tasks.grounding.training.presets import MODELS, Settings
+from penumbra.tasks.grounding.training.presets import Settings
 from tests.grounding_data import CHANNELS, TINY, data, rows, texts, videos
 
 MAP = {"hidden": 16, "clips": 4, "counts": (3,)}
@@ -112,14 +111,6 @@ def test_every_family_has_evidence(name: str, weight: float) -> None:
     assert {one.evidence.shape for one in predicted} == {(len(system.evidence),)}
     np.testing.assert_allclose(alone[0].evidence, predicted[0].evidence, rtol=1e-4, atol=1e-5)
     assert np.isfinite([one.evidence for one in predicted]).all()
-
-
-def test_all_models_of_the_project_have_the_loss() -> None:
-    assert {name for name, model in MODELS.items() if "existence" in losses_of(model).model_fields} == MODELS.keys()
-
-
-def losses_of(model: type[ModelConfig]) -> Any:
-    return type(model.model_fields["losses"].default)
 
 
 def test_true_and_false_sentences_weigh_as_much_as_each_other() -> None:
