@@ -97,12 +97,10 @@ class BMDETR(GroundingModel):
         video, mask = self.video_projection(inputs.video), inputs.video_mask
         memory, background, placed, bias = self.encode(video, mask, positions, texts)
         seen = memory[:, :clips]
-        probability = existence = None
+        probability = None
         under = torch.cat((seen, background))  # [groups·batch, clips, hidden]
         matching = None if self.frame_matcher is None else self.frame_matcher(under)  # [groups·batch, clips]
-        if self.existence_head is not None:
-            scores = self.saliency_head(under)[..., 0] if matching is None else matching
-            existence = self.existence_head(scores, mask.repeat(texts.groups, 1), under).view(texts.groups, batch)
+        existence = self.exists(texts, mask, self.saliency_head(under)[..., 0] if matching is None else matching, under)
         if matching is not None:  # p(query) times 1 - p of each negative, 0 for padding (Eq. 5)
             each = matching.sigmoid().view(texts.groups, batch, -1)
             present = texts.mask.view(texts.groups, batch, -1).any(-1, keepdim=True)

@@ -237,6 +237,15 @@ class GroundingModel(nn.Module):
         positions: Tensor = self.text_positions(texts.tokens[: texts.batch])
         return positions.repeat(texts.groups, 1, 1)
 
+    def exists(
+        self, texts: StackedTexts, mask: Tensor, saliency: Tensor, clips: Tensor, whole: Tensor | None = None
+    ) -> Tensor | None:
+        """Return existence logits [groups, batch] of saliency [groups·batch, clips]; None without a head."""
+        if self.existence_head is None:
+            return None
+        logits: Tensor = self.existence_head(saliency, mask.repeat(texts.groups, 1), clips, whole)
+        return logits.view(texts.groups, texts.batch)
+
     def heads(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return class and span logits [layers, batch, queries, 2], in float32: bf16 resolves 150 s to 0.3 s."""
         with torch.autocast(states.device.type, enabled=False):

@@ -51,10 +51,7 @@ class MomentDETR(GroundingModel):
             tokens = layer(tokens, positions, bias)
         scores = self.saliency_head(tokens[:, :clips])[..., 0]  # [groups·batch, clips]
         saliency = texts.split(scores)  # positive, negative, hard negatives
-        existence = None
-        if self.existence_head is not None:
-            mask = inputs.video_mask.repeat(groups, 1)
-            existence = self.existence_head(scores, mask, tokens[:, :clips]).view(groups, batch)
+        existence = self.exists(texts, inputs.video_mask, scores, tokens[:, :clips])
         memory = tokens[:batch]  # only the positive texts are decoded
         states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])  # [layers, batch, queries, hidden]
         logits, spans = self.heads(states)

@@ -53,10 +53,7 @@ class QDDETR(GroundingModel):
         whole, clips = self.encode(self.video_projection(inputs.video), inputs.video_mask, positions, texts)
         scores = self.saliency(whole, clips)  # [groups·batch, clips]
         saliency = texts.split(scores)  # positive, negative, hard negatives
-        existence = None
-        if self.existence_head is not None:
-            mask = inputs.video_mask.repeat(texts.groups, 1)
-            existence = self.existence_head(scores, mask, clips, whole).view(texts.groups, batch)
+        existence = self.exists(texts, inputs.video_mask, scores, clips, whole)
         bias = padding_bias(inputs.video_mask)
         states, references = self.decoder(self.anchors, clips[:batch], positions, bias)  # the positive texts alone
         logits, moves = self.heads(states)  # [layers, batch, queries, 2]
