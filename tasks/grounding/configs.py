@@ -200,11 +200,6 @@ class Training(Parameters):
             raise ValueError("epochs=0 keeps the weights of start_from: set start_from, or train at least one epoch")
         return self
 
-    @property
-    def validation_splits(self) -> tuple[str, ...]:
-        """The splits to choose the best epoch by; empty if a share of the training videos is held out."""
-        return self.validation if isinstance(self.validation, tuple) else ()
-
     def learning_rate_at(self, epoch: int) -> float:
         if isinstance(self.milestones, int):
             drops = epoch // self.milestones

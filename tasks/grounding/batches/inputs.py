@@ -83,9 +83,12 @@ def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
 
 
 def _features_named(store: Store, dataset: str, stage: str, name: str) -> Artifact:
-    is_encoder = any(encoder_of(manifest) == name for manifest in store.find(dataset, stage))
-    is_key = not is_encoder and set(name) <= set("0123456789abcdef")
-    return store.with_key(dataset, stage, name) if is_key else _of_encoder(store, dataset, stage, name)
+    if newest := newest_of_encoder(dataset, stage, name):
+        return newest
+    if set(name) <= set("0123456789abcdef"):
+        return store.with_key(dataset, stage, name)
+    store.newest(dataset, stage)  # raises if there is none
+    raise FeatureError(f"no {dataset}/{stage} of encoder {name!r} below {store.root}: run extract-features with it")
 
 
 def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
@@ -147,13 +150,6 @@ def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
         features.patch_features,
         negatives.tags,
     )
-
-
-def _of_encoder(store: Store, dataset: str, stage: str, encoder: str) -> Artifact:
-    store.newest(dataset, stage)
-    if newest := newest_of_encoder(dataset, stage, encoder):
-        return newest
-    raise FeatureError(f"no {dataset}/{stage} of encoder {encoder!r} below {store.root}: run extract-features with it")
 
 
 def newest_of_encoder(dataset: str, stage: str, encoder: str) -> Artifact | None:

@@ -7,7 +7,6 @@ A family is a `System` whose `models` are the configs of its models. To add one,
     mine = "my_package.my_family:MySystem"
 """
 
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -23,16 +22,11 @@ SHIPPED: tuple[type[System[Any]], ...] = (DETRSystem, BMDETRSystem, MMNSystem, V
 GROUP = "penumbra.families"
 
 
-def _families() -> Iterator[type[System[Any]]]:
-    yield from SHIPPED
-    for point in entry_points(group=GROUP):
-        yield point.load()
-
-
 @cache
 def families() -> dict[type[ModelConfig], type[System[Any]]]:
     """Return the family of each config, including those of other packages."""
-    return {model: family for family in _families() for model in family.models}
+    several = (*SHIPPED, *(point.load() for point in entry_points(group=GROUP)))
+    return {model: family for family in several for model in family.models}
 
 
 def system_of(settings: BaseSettings) -> System[Any]:

@@ -62,10 +62,6 @@ class Job:
     weights: dict[str, Tensor] | None = None
 
 
-def world_size() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def rank() -> int:
     """Return the number of this process among those that train together; 0 makes the artifact."""
     return int(os.environ.get("RANK", "0"))
@@ -300,7 +296,7 @@ def train(job: Job, observe: Observer = ignore) -> list[Row]:
     keep_memory()
     # a loss that is switched off leaves weights without a gradient, for which DDP would wait
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)
-    several, device = world_size() > 1, device_of()
+    several, device = int(os.environ.get("WORLD_SIZE", "1")) > 1, device_of()
     # accelerate keeps the device of a process's first training: a training alone places its own tensors
     on_cpu = several and device.type == "cpu"
     accelerator = Accelerator(cpu=on_cpu, device_placement=several, kwargs_handlers=[parallel])

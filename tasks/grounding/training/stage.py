@@ -151,13 +151,13 @@ def load_job(sources: Sources, settings: Settings, folder: Path) -> Job:
 def split_rows(loaded: Loaded, settings: Settings) -> tuple[Rows, Rows]:
     """Return the rows to train on and the rows to choose the best epoch by."""
     rows, splits, config = loaded.of_split(["train"]), loaded.splits(), settings.training
-    wanted = config.validation_splits or (("val",) if "val" in splits else ())
+    named, share = (config.validation, 0.0) if isinstance(config.validation, tuple) else ((), config.validation)
+    wanted = named or (("val",) if "val" in splits else ())
     unknown = set(wanted) - set(splits)
     if unknown:
         raise PenumbraError(f"no split {sorted(unknown)}; there is: {', '.join(splits)}")
     if wanted:
         return rows, loaded.of_split(wanted)
-    share = config.validation if isinstance(config.validation, float) else 0.0
     chosen = held_out_videos((row["vid"] for row in rows if row["vid"] in loaded.videos.index), share, config.seed)
     return [row for row in rows if row["vid"] not in chosen], [row for row in rows if row["vid"] in chosen]
 
