@@ -18,7 +18,7 @@ class NoOptions:
     """Options of a model that has none."""
 
 
-OF_THE_DATA = {"video_dim", "text_dim", "longest_text", "projected"}  # that no ablation sets
+OF_THE_DATA = {"video_dim", "text_dim", "longest_text", "projected"}  # the data decides these settings, not `ablation`
 
 
 class ModelConfig(Parameters):

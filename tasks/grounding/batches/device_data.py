@@ -10,7 +10,7 @@ from penumbra.models.spans import to_spans
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 
 ENDPOINTS = 2  # channels of a clip in addition to its features
-BATCHES_A_GROUP = 16  # sorted by length together: more pad less and mix less
+BATCHES_A_GROUP = 16  # that are sorted by length together; more of them need less padding and are mixed less
 MULTIPLE = 4  # of clips and of words: batches by length then have few shapes (see `devices.fast_cpu_matmul`)
 MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
 

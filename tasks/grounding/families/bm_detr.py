@@ -19,7 +19,7 @@ from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig, Predic
 from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outputs_of, predict
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
-NEARLY = 1e-4  # of a clip: a time this near to a clip's border is on it
+NEARLY = 1e-4  # clips; a time that is nearer to a clip's border counts as on it
 Negatives = Literal["in_video", "generated", "both", "none"]
 
 
