@@ -92,7 +92,7 @@ class Settings(BaseSettings):
         """Return the settings of a run of any version; raise `ValidationError` if they do not fit this one."""
         groups = {name: _without(values, REMOVED.get(name, set())) for name, values in parameters.items()}
         model, training, inputs = (groups.setdefault(name, {}) for name in ("model", "training", "inputs"))
-        if (model.get("name"), model.get("as_published")) == ("bm_detr", "paper"):  # in older versions, whose decoder saw no weights
+        if (model.get("name"), model.get("as_published")) == ("bm_detr", "paper"):  # it meant "corrected" once
             model["as_published"] = "paper" if model["ablation"].get("weighted_decoder") else "corrected"
         drop, held_out = training.pop("learning_rate_drop", None), training.pop("held_out", None)
         if drop is not None and not training.get("milestones"):
