@@ -1,5 +1,7 @@
 """`penumbra init`, `penumbra check` and `penumbra fetch`: data sets of one's own, and public ones."""
 
+import importlib
+import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -12,11 +14,14 @@ from penumbra.flows.commands.terminal import print_line, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
     from penumbra.tasks.data.dataset import Dataset
     from penumbra.tasks.data.queries import Label, OwnQuery
+    from penumbra.tasks.data.rows import Split
     from penumbra.tasks.data.tables import Columns
 
+PARSED, MAX_QUERY = 1000, 80  # queries that are read for verbs; characters shown of one
 LISTED = 200  # characters of the merged rows' places
 CHOSEN = {"given": "as given", "name": "by its name"}  # how a column was found
 
@@ -145,9 +150,39 @@ def print_check(dataset: "Dataset") -> None:
         print_table(("rejected", "rows", "the first"), rows)
     for note in (*(f"{change}: {counted(count, 'row')}" for change, count in checked.changed.items()), *checked.notes):
         print_line(f"note: {note}")
+    _print_queries_without_verb(checked.splits)
     if not any(split.usable for split in checked.splits if split.name == "train"):
         print_line("No training query can be used: correct the rows as the table of rejected rows says.")
         raise typer.Exit(1)
+
+
+def _print_queries_without_verb(splits: "Sequence[Split]") -> None:
+    """Print in how many queries the shipped tagger finds no verb, and the first ones; read a sample of many queries."""
+    from penumbra.artifacts.locations import PROJECT
+    from penumbra.artifacts.markdown import truncated
+
+    spacy = _import_spacy()
+    queries = [query for split in splits for query in split.queries.values()]
+    sample = queries[:: max(1, -(-len(queries) // PARSED))]
+    nlp = spacy.load(PROJECT / "models" / "tagger", exclude=["tagger", "parser", "lemmatizer"])
+    docs = nlp.pipe(query for _, query in sample)
+    found = [row for row, doc in zip(sample, docs, strict=True) if not {"VERB", "AUX"} & {word.pos_ for word in doc}]
+    if found:
+        of = f"{len(queries):,} different queries" + f", of which {len(sample):,} were read" * (sample != queries)
+        first = "; ".join(f"{place}: {truncated(query, MAX_QUERY)!r}" for place, query in found[:3])
+        print_line(f"note: no verb is found in {len(found):,} of {of}: {first}")
+
+
+def _import_spacy() -> "ModuleType":
+    """Import spaCy without torch, which takes a second more and which the shipped tagger does not need."""
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        return importlib.import_module("spacy")
+    finally:
+        if hidden:
+            del sys.modules["torch"]
 
 
 def fetch(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg or activitynet-cg")]) -> None:

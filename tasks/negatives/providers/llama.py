@@ -31,7 +31,7 @@ from penumbra.tasks.text.masks import render
 from penumbra.tasks.text.relations import Tokens
 
 PROMPT, MISSING_WORD = "sentence-2", "missing-word-1"
-SENTENCES = 8  # of the data set before each sentence
+SENTENCES = 16  # of the data set before each sentence
 EXAMPLES = 16  # of sentences with a missing word before such a sentence
 LONGEST = 20  # tokens that such a sentence may have
 BLANK = "___"
@@ -260,8 +260,8 @@ class Beam:
     ) -> dict[str, float]:
         """Return the likeliest words for a turn's slot, and the preference for each.
 
-        `expected` is log P after the words before the slot, `fitting` log P as the missing word of the sentence. If
-        every other word may be true of the moment, the slot takes one of those, for another word is already false.
+        `expected` is log P after the words before the slot, `fitting` log P as the missing word of the sentence. Where
+        another word is false already, a subject, or a slot for which no other word is left, may take an entailed word.
         """
         slot, (index, number) = self.turns[turn].slot, self.query.part
         count = number * (FURTHER if turn else FIRST)
@@ -287,7 +287,9 @@ class Beam:
             (entailed if wordnet.is_entailed(word, slot.word, slot.primitive) else false).append(place)
             if len(false) == count:
                 break
-        places = (false or entailed[:count] * (turn > 0))[index::number]
+        if turn and (slot.is_subject or not false):
+            false += entailed[:count]
+        places = false[index::number]
         share = EXPECTED_NOUN if is_noun else EXPECTED
         share = EXPECTED_MODIFIER if self.query.tokens[slot.token]["dep"] in MODIFIERS else share
         return {
@@ -296,12 +298,15 @@ class Beam:
         }
 
     def children(self, state: State, turn: int, words: Mapping[str, float], changes: Scores) -> list[State]:
-        """Return the filling with each of these words in a turn's slot, but for those that cost too much."""
-        token = self.turns[turn].slot.token
+        """Return the filling with each of these words in a turn's slot, but for those that cost too much.
+
+        A subject may cost anything, as few words can be one.
+        """
+        slot = self.turns[turn].slot
         return [
-            State(state.words | {token: word}, state.finished, score, state.preference + preference, id(state))
+            State(state.words | {slot.token: word}, state.finished, score, state.preference + preference, id(state))
             for (word, preference), score in zip(words.items(), (state.score + changes).tolist(), strict=True)
-            if score >= max(state.score - COST, -TOTAL)
+            if slot.is_subject or score >= max(state.score - COST, -TOTAL)
         ]
 
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -225,6 +226,20 @@ def test_a_verb_is_proposed_by_what_follows_it() -> None:
         for word in fill.words
     }
     assert mop & {"cleans", "mops", "scrubs", "sweeps", "washes", "wipes"}
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_subject_may_be_a_more_special_one_where_another_word_is_false_already() -> None:
+    nouns = [{"primitive": "noun", "tag": "NN", "word": word, "lemma": word, "count": 1} for word in ("man", "woman")]
+    schema = table_of("dictionary", []).schema
+    words = Dictionary(pa.Table.from_pylist([{**noun, "is_subject": True} for noun in nouns], schema))
+    query = masked("q", "person|noun opens|verb a window|noun")
+    person, opens, window = query.levels[-1]
+    levels = ((opens,), (opens, window), (opens, window, replace(person, is_subject=True)))
+    real = LlamaProvider(TrainingText(words, [query.tokens]), Filling(), SMALL_MODEL, 0.0)
+    third = [fill.words for fill in real.fill([replace(query, levels=levels)], 16) if fill.level == 3]
+    assert {words[2] for words in third} <= {"man", "woman"}
+    assert third
 
 
 @pytest.mark.usefixtures("small_model")
