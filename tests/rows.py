@@ -68,9 +68,21 @@ def build(
     return store.build(work, [lambda part=part: part for part in parts])  # type: ignore[misc]
 
 
-def run_of(store: Store, annotations: Artifact, predictions: Sequence[Row], seed: int = 0) -> str:
-    """Return the key of a run with these predictions."""
+def run_of(
+    store: Store,
+    annotations: Artifact,
+    predictions: Sequence[Row],
+    seed: int = 0,
+    asked: Sequence[tuple[str, str, str, float]] = (),
+) -> str:
+    """Return the key of a run with these predictions; `asked` are qid, kind, false sentence and existence."""
     settings = {"settings": {"training": {"seed": seed}}}
     metrics = build(store, "metrics", [], (annotations,), parameters=settings)
-    build(store, "predictions", predictions, (metrics, annotations), parameters={"ranking": {}})
+    numbers = [{"run": "r", "name": name, "value": value} for name, value in (("threshold", 0.4), ("bias", 0.0))]
+    calibration = build(store, "calibration", numbers, (metrics,), parameters={"evidence": []})
+    parents = (metrics, calibration, annotations)
+    made = build(store, "predictions", predictions, parents, parameters={"ranking": {}})
+    usual = {"run": "r", "split": "test", "windows": [], "other_qid": None, "exchanged": None}
+    names = ("qid", "kind", "sentence", "existence")
+    build(store, "existence", [usual | dict(zip(names, it, strict=True)) for it in asked], (metrics, made))
     return metrics.key

@@ -15,7 +15,7 @@ async function unpacked(base64) {
 function take(unpackedData) {
   data = unpackedData;
   ({queries, negatives, refused, runs} = data);
-  for (const table of [...negatives, refused, ...runs]) {
+  for (const table of [...negatives, refused, ...runs, ...runs.map((run) => run.asked)]) {
     table.first = new Uint32Array(table.count.length + 1);
     table.count.forEach((rows, query) => { table.first[query + 1] = table.first[query] + rows; });
   }

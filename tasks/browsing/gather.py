@@ -207,6 +207,23 @@ def prediction_columns(
         "saliency": [text for text, _, _ in saliency],
         "least": [low for _, low, _ in saliency],
         "greatest": [high for _, _, high in saliency],
+        "existence": [whole(row["existence"], 1000) for row in rows],
+        "asked": asked_columns(predictions, places),
+    }
+
+
+def asked_columns(predictions: Artifact, places: Mapping[str, int]) -> Column:
+    """Return the false sentences that a run was asked, and the threshold: existence in thousandths."""
+    from penumbra.tasks.grounding.evaluation.rejection import asked_by_split  # only here: it imports torch
+
+    by_split, threshold = asked_by_split(predictions)
+    count, rows = by_query(chain.from_iterable(by_split.values()), places)
+    return {
+        "threshold": whole(threshold, 1000),
+        "count": count,
+        "kind": coded(row["kind"] for row in rows),
+        "text": coded(row["sentence"] for row in rows),
+        "existence": [whole(row["existence"], 1000) for row in rows],
     }
 
 

@@ -94,11 +94,22 @@ function runCard(run, which, query) {
   const windows = pairs(run.windows[at]).map(([start, end], rank) => make('li', '',
     make('span', '', `${seconds(start)} – ${seconds(end)} s`),
     make('span', '', figure(run.scores[at][rank], 1000, 3))));
+  const exists = run.existence[at] === null ? '' : `existence ${figure(run.existence[at], 1000, 2)} · `;
   return make('section', `card run${which % 4}`,
     make('div', 'spread',
       make('b', '', make('span', 'dot'), ` ${run.name}`),
-      make('span', 'faint', `IoU ${figure(run.iou[at], 1000, 3)}`)),
-    saliencyOf(run, at, query), make('ol', 'windows', ...windows));
+      make('span', 'faint', `${exists}IoU ${figure(run.iou[at], 1000, 3)}`)),
+    saliencyOf(run, at, query), make('ol', 'windows', ...windows), askedList(run.asked, query));
+}
+
+// What the run says of sentences that are false of the video.
+function askedList(table, query) {
+  const lines = rowsOf(table, query).map((at) => make('li', '',
+    make('span', '', `${of(table.kind, at)}: ${cut(of(table.text, at), LONGEST.row)}`),
+    make('span', '', `${figure(table.existence[at], 1000, 2)}${table.existence[at] < table.threshold ? ' not in this video' : ''}`)));
+  if (!lines.length) return null;
+  return make('div', '', make('div', 'about', `existence of false sentences; below ${figure(table.threshold, 1000, 2)}: not in this video`),
+    make('ol', 'windows', ...lines));
 }
 
 function negativeCard(table, at, query) {

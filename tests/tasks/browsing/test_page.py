@@ -128,7 +128,9 @@ def some(store: Store) -> list[str]:
     build(store, "negatives", rows, (annotations,), [("b1", "leaks a test query", "level 2: a dog runs on the mat.")])
     good, bad = (5.0, 10.0, 0.9), (12.0, 15.0, 0.4)
     first = run_of(store, annotations, [prediction("c1", [good, bad], [0.1, 2.0, 0.3]), prediction("d1", [bad])])
-    return [first, run_of(store, annotations, [prediction("c1", [bad]), prediction("d1", [good])], seed=1)]
+    asked = [("c1", "near real", "a dog <i>sleeps", 0.12), ("c1", "another video", "a cup falls.", 0.61)]
+    rows = [prediction("c1", [bad]) | {"existence": 0.7}, prediction("d1", [good])]
+    return [first, run_of(store, annotations, rows, seed=1, asked=asked)]
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +238,9 @@ class TestUsual:
         page.choose("which", "predicted")
         assert [text.split(" ", 1)[1] for text in page.texts("#row-0 .number")] == ["1.00", "0.00"]
         assert page.texts("#detail .windows li")[:2] == ["5.0 – 10.0 s0.900", "12.0 – 15.0 s0.400"]
+        false = ["near real: a dog <i>sleeps0.12 not in this video", "another video: a cup falls.0.61"]
+        assert page.texts("#detail .windows li")[3:] == false
+        assert "existence 0.70" in page.texts("#detail .card")[1]
         assert page("document.querySelectorAll('#detail .saliency path').length") == 1
         assert page("document.querySelectorAll('#detail .lane').length") == 3
 
