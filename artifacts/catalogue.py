@@ -26,8 +26,9 @@ MADE_BY = {  # stage → flow that makes it, if that is not build-negatives
     "predictions": "evaluate-grounding",
     "existence": "evaluate-grounding",
     "evaluation": "evaluate-grounding",
-    "ablation": "ablation",
 }
+NEED_FEATURES = ("train-grounding", "evaluate-grounding")  # flows that full-pipeline runs after extract-features
+SAMPLE = "scenes"  # the data set of an example
 REVIEWS = "reviews"  # a stage that `rm` removes only by its name
 # Stages whose newer artifacts do not replace older ones
 RESULTS = {"metrics", "evaluation", "ablation", "judging_negatives", REVIEWS}
@@ -258,7 +259,10 @@ class Catalogue:
                 f"no data set {dataset!r} is known below {self.root}: {what_there_is(dataset, datasets)}"
             )
         stages = [f"{name}/{other}" for name, other in pairs if dataset in (None, name)]
-        made = f": {making(stage, dataset or 'DATASET')} makes it" if stage in SCHEMAS else ""
+        is_early = MADE_BY.get(stage) in NEED_FEATURES and not (dataset and self.find(dataset, "text_features"))
+        named = dataset or SAMPLE
+        command = f"penumbra run full-pipeline {named}" if is_early else making(stage, named)
+        made = f": {command} makes it" if stage in SCHEMAS else ""
         return ArtifactError(
             f"no {dataset or '*'}/{stage} below {self.root}{made}; there is: {', '.join(stages) or 'nothing yet'}"
         )
@@ -277,7 +281,8 @@ def making(stage: str, dataset: str) -> str:
     """Return the command that makes a stage of a data set."""
     if stage == REVIEWS:
         return f"penumbra review {dataset} --from FILE"
-    return f"penumbra run {MADE_BY.get(stage, 'build-negatives')} {dataset}"
+    flow = "ablation NAME" if stage == "ablation" else f"run {MADE_BY.get(stage, 'build-negatives')}"
+    return f"penumbra {flow} {dataset}"
 
 
 def path_of(artifact: Artifact, name: str = "") -> str:

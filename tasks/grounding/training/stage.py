@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 from torch import nn
 
+from penumbra.artifacts.catalogue import SAMPLE
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
@@ -217,9 +218,8 @@ def newest_runs(dataset: str | None, number: int) -> list[str]:
     found = Store().find(dataset, STAGE)[-number:]
     if len(found) < number:
         there = counted(len(found), "run") + (f" on {dataset}" if dataset else "")
-        raise ArtifactError(
-            f"there is {there}, but {number} needed: penumbra run train-grounding {dataset or 'DATASET'}"
-        )
+        command = "train-grounding {} --param seed=1" if found else "full-pipeline {}"
+        raise ArtifactError(f"there is {there}, but {number} needed: penumbra run {command.format(dataset or SAMPLE)}")
     return list(map(name_of, found))
 
 
