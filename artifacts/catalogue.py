@@ -259,10 +259,10 @@ class Catalogue:
                 f"no data set {dataset!r} is known below {self.root}: {what_there_is(dataset, datasets)}"
             )
         stages = [f"{name}/{other}" for name, other in pairs if dataset in (None, name)]
-        is_early = MADE_BY.get(stage) in NEED_FEATURES and not (dataset and self.find(dataset, "text_features"))
-        named = dataset or SAMPLE
-        command = f"penumbra run full-pipeline {named}" if is_early else making(stage, named)
-        made = f": {command} makes it" if stage in SCHEMAS else ""
+        made, named = "", dataset or SAMPLE
+        if stage is not None and stage in SCHEMAS:
+            is_early = MADE_BY.get(stage) in NEED_FEATURES and not (dataset and self.find(dataset, "text_features"))
+            made = f": {f'penumbra run full-pipeline {named}' if is_early else making(stage, named)} makes it"
         return ArtifactError(
             f"no {dataset or '*'}/{stage} below {self.root}{made}; there is: {', '.join(stages) or 'nothing yet'}"
         )

@@ -230,7 +230,7 @@ def test_a_dry_run_lists_keys_and_makes_nothing(store: Store, tmp_path: Path, mo
 
 @pytest.mark.parametrize(
     ("flow_name", "message"),
-    [("train-grounding", "first: no scenes/text_features below"), ("evaluate-grounding", "run train-grounding scenes")],
+    [("train-grounding", "first: no scenes/text_features below"), ("evaluate-grounding", "run full-pipeline scenes")],
 )
 def test_a_dry_run_fails_where_the_run_would(store: Store, flow_name: str, message: str) -> None:
     done = CliRunner().invoke(app, ["run", flow_name, "scenes", "--dry-run"])
