@@ -20,7 +20,7 @@ from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.store import Store
 
 STAGES = ("tags", "embeddings", "fills", "negatives")
-RUN = (sys.executable, "-m", "penumbra.flows.commands", "run")
+RUN = (sys.executable, "-m", "penumbra", "run")
 FLOW = (*RUN, "build-negatives")
 
 

@@ -27,7 +27,7 @@ from tests.browser import Page, browser
 PICTURES = PROJECT / "docs" / "pictures"
 FILM, SENTENCE = PROJECT / "examples" / "unseen_scene.mp4", "a person is waving next to the brown stool."
 WIDTH = 1280
-PENUMBRA = "penumbra.flows.commands"
+PENUMBRA = "penumbra"
 PATIENCE = 900.0  # seconds
 
 

@@ -7,14 +7,14 @@ without reading other parts. `penumbra.tasks.data.rows` has the rules.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
-from penumbra.tasks.data.rows import CheckedRow, clean_row, whole_language
+from penumbra.tasks.data.rows import CheckedRow, clean_row
 from penumbra.tasks.stage import Stage, run
 
 STAGE = "annotations"
@@ -47,14 +47,8 @@ class Annotations(Stage):
         return {"splits": {split: path.name for split, path in files.items()}, "rows_a_part": self.rows_a_part}
 
     def determines(self) -> dict[str, Any]:
-        """Return all of the parameters, `english` if it is off, and a language that is not English."""
-        language = {"language": self.language} if self.language else {}
-        return self.parameters() | self.source.model_dump(include={"english"}, exclude_defaults=True) | language
-
-    @cached_property
-    def language(self) -> str | None:
-        """The language of all queries together; "" if it may be English, None if any is wanted."""
-        return whole_language(self.source)
+        """Return all of the parameters, and `english` if it is off."""
+        return self.parameters() | self.source.model_dump(include={"english"}, exclude_defaults=True)
 
     def inputs(self) -> dict[str, str]:
         files = self.source.split_files()
@@ -73,7 +67,7 @@ class Annotations(Stage):
                 if len(batch) >= self.rows_a_part and raw.vid != last_vid:
                     yield partial(self.part, batch)
                     batch = []
-                batch.append((raw, *clean_row(raw, split, seen, self.language)))
+                batch.append((raw, *clean_row(raw, split, seen, self.source.english)))
                 last_vid = raw.vid
             yield partial(self.part, batch)
 

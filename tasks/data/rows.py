@@ -13,7 +13,7 @@ from unicodedata import category, normalize
 
 from penumbra.artifacts.markdown import counted, truncated
 from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
-from penumbra.tasks.data.english import foreign, language_of
+from penumbra.tasks.data.english import foreign
 
 MAX_WORDS = 256
 MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
@@ -108,11 +108,11 @@ def clean_saliency(clips: Any, scores: Any) -> tuple[list[dict[str, Any]] | None
     return [{"clip": clip, "scores": score} for clip, score in zip(clips, scores, strict=True)], ""
 
 
-def _fault(raw: RawRow, seen: set[str], whole: str | None) -> str:
+def _fault(raw: RawRow, seen: set[str], english: bool) -> str:
     """Return why a row can't be used, apart from its windows and saliency, or ''."""
     if fault := raw.fault or check_query(raw.query):
         return fault
-    if whole is not None and (language := foreign(raw.query, whole)):
+    if english and (language := foreign(raw.query)):
         return f"query is not in English, but in {language}"
     if not raw.qid or not _is_text(raw.qid):
         return "qid is empty or no text"
@@ -127,20 +127,12 @@ def _fault(raw: RawRow, seen: set[str], whole: str | None) -> str:
     return ""
 
 
-def whole_language(dataset: Dataset) -> str | None:
-    """Return the language of a data set's queries together ("" if it may be English), or None if any is wanted."""
-    if not dataset.english:
-        return None
-    rows = (raw.query for split, path in dataset.split_files().items() for raw in read_rows(path, split))
-    return language_of(query for query in rows if not check_query(query))
-
-
-def clean_row(raw: RawRow, split: str, seen: set[str], whole: str | None) -> tuple[dict[str, Any], str, list[str]]:
+def clean_row(raw: RawRow, split: str, seen: set[str], english: bool) -> tuple[dict[str, Any], str, list[str]]:
     """Return a row of the table, why it is rejected (or ''), and what was changed in it.
 
-    `seen` holds the qids of the earlier rows, `whole` the language of all queries together (None: any is accepted).
+    `seen` holds the qids of the earlier rows; `english` rejects queries in other languages.
     """
-    reason, note, windows, saliency = _fault(raw, seen, whole), "", list[list[float]](), None
+    reason, note, windows, saliency = _fault(raw, seen, english), "", list[list[float]](), None
     if not reason:
         windows, reason, note = clean_windows(raw.windows, float(raw.duration))
     if not reason and raw.labelled and not windows:
@@ -200,12 +192,12 @@ class CheckedDataset:
 
 def check(dataset: Dataset) -> CheckedDataset:
     """Read the files of a data set as the stage does; raise `DatasetError` if they are no data set."""
-    seen, whole = set[str](), whole_language(dataset)
+    seen = set[str]()
     checked = CheckedDataset([], {}, Counter[str](), [])
     for name, path in dataset.split_files().items():
         split = Split(name, path.name)
         for raw in read_rows(path, name):
-            row, reason, changes = clean_row(raw, name, seen, whole)
+            row, reason, changes = clean_row(raw, name, seen, dataset.english)
             split.rows += 1
             if reason:
                 text = f"{raw.query!r}, {raw.vid}, {raw.windows} of {raw.duration} s"

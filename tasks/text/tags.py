@@ -4,8 +4,6 @@ Primitives are the words that carry the meaning of a sentence: verbs, nouns, adj
 (SHINE, section 3.2). The rules here work with the output of any English spaCy pipeline.
 """
 
-import importlib.util
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -78,19 +76,11 @@ def load_pipeline(spacy_model: str) -> "Language":
 
 
 def pipeline_folder(spacy_model: str) -> Path:
-    """Return the folder of a pipeline; spaCy is imported only if a package has an unusual form."""
+    """Return the folder of a pipeline; the shipped one is found without importing spaCy."""
     if spacy_model == SHIPPED_PIPELINE:
         return PIPELINE_FOLDER
-    if Path(spacy_model).is_dir():
-        return Path(spacy_model)
-    spec = importlib.util.find_spec(spacy_model) if spacy_model.isidentifier() else None
-    meta = Path(spec.origin).parent / "meta.json" if spec and spec.origin else None
-    if meta and meta.is_file():
-        about = json.loads(meta.read_text(encoding="utf-8"))
-        folder = meta.parent / f"{about['lang']}_{about['name']}-{about['version']}"
-        if folder.is_dir():
-            return folder
-    return Path(str(load_pipeline(spacy_model).path))
+    folder = Path(spacy_model)
+    return folder if folder.is_dir() else Path(str(load_pipeline(spacy_model).path))
 
 
 def primitive_of(token: "Token") -> str | None:

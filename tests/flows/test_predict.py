@@ -360,7 +360,7 @@ def counted(world: Path) -> Artifact:
 @contextmanager
 def demo_app(*arguments: str) -> Iterator[str]:
     """`penumbra demo-app` in a process of its own, and its address."""
-    command = ending_with_us("penumbra.flows.commands", "demo-app", "--port", "0", *arguments)
+    command = ending_with_us("penumbra", "demo-app", "--port", "0", *arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SCHEDULED = {"build-negatives", "extract-features", "full-pipeline"}
 WITHOUT_GPU = {"build-negatives", "import-negatives"}
-PENUMBRA = [sys.executable, "-m", "penumbra.flows.commands"]
+PENUMBRA = [sys.executable, "-m", "penumbra"]
 PROFILES = """
 active = "mine"
 [profiles.mine]

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 def penumbra(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penumbra.flows.commands", *arguments]
+    command = [sys.executable, "-m", "penumbra", *arguments]
     variables = {**os.environ, "PENUMBRA_ARTIFACTS": str(root), **environment}
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 

@@ -8,7 +8,6 @@ import pytest
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, read_rows
 from penumbra.tasks.data.english import foreign
-from penumbra.tasks.data.rows import check
 
 OTHERS = {
     "German": ["Die Frau geht in die Küche.", "Person schließt das Fenster"],
@@ -77,24 +76,3 @@ def test_queries_in_other_languages_are_rejected_unless_all_are_wanted(tmp_path:
     assert make().rows["qid"].to_pylist() == ["a", "b", "c"]
     assert Annotations(every).work.key != Annotations(dataset).work.key
     assert "english" not in Annotations(dataset).determines(), "a default does not enter the key"
-
-
-def lines(folder: Path, *queries: str) -> Dataset:
-    rows = [
-        {"qid": query, "query": query, "vid": "v", "duration": 9, "relevant_windows": [[1, 2]]} for query in queries
-    ]
-    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return Dataset(name="own", folder=str(folder))
-
-
-SPANISH = ("persona corre", "perro duerme", "gato come", "la mujer abre la puerta.")
-DUTCH = ("hond loopt", "kat slaapt", "kind lacht", "vrouw zingt")
-
-
-@pytest.mark.parametrize("queries", [SPANISH, SPANISH[:3], DUTCH])
-def test_short_sentences_are_judged_by_the_data_set(tmp_path: Path, queries: tuple[str, ...]) -> None:
-    [make] = Annotations(lines(tmp_path, *queries)).parts()
-    part = make()
-    assert part.kept == 0
-    assert all(row["reason"].startswith("query is not in English, but in ") for row in part.rejected)
-    assert check(lines(tmp_path, *queries)).splits[0].usable == 0

@@ -110,7 +110,7 @@ def test_whole_sentences_are_exported_except_to_formats_with_masks(store: Store)
 
 
 def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: Store, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penumbra.flows.commands", "export", "scenes", "--format", "jsonl"]
+    command = [sys.executable, "-m", "penumbra", "export", "scenes", "--format", "jsonl"]
     variables = {**os.environ, "PENUMBRA_ARTIFACTS": built.root, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, env=variables, capture_output=True, check=True)
     lines = done.stdout.decode("utf-8").splitlines()
