@@ -55,6 +55,7 @@ from tests.browser import browser, needs_chromium
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
 SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
+TINY_MMN = MMNConfig(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)
 FILMS = {"train": 4, "test_trivial": 2}
 
 
@@ -188,24 +189,28 @@ def test_predictions_say_how_likely_a_moment_exists(world: Path, evaluated: Arti
 
 def test_a_run_without_validation_queries_is_not_calibrated(world: Path) -> None:
     sources = find_sources(Store().newest("few", "annotations"), Settings())
-    tiny = MMNConfig(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)
-    said = {}
+    film, words = next((world / "videos").glob("*.mp4")), {}
     for weight in (0.0, 1.0):
-        model = tiny.model_copy(update={"losses": LossConfig(existence=weight)})
+        model = TINY_MMN.model_copy(update={"losses": LossConfig(existence=weight)})
         settings = Settings(model=model, training=Training(epochs=1, batch_size=8, validation=0.0))
         metrics = flow(train_model)(sources, settings)
+        if not weight:
+            command = f"penumbra run evaluate-grounding few --param choice.run={metrics.key} does it"
+            assert any(command in note for note in Grounder.of_run(metrics.key).watch(film).notes)
         predictions = flow(predict_model)(metrics, sources, None, ("test",))
         [calibration] = [p for p in Store().manifest(predictions).parents if p.stage == "calibration"]
-        said[weight] = calibration_in_words(calibration)
+        words[weight] = calibration_in_words(calibration)
+        if not weight:
+            notes = Grounder.of_run(metrics.key).watch(film).notes
+            assert any("no validation query (training.validation)" in note for note in notes)
         nulls = Store().table(predictions, ["existence"])["existence"].null_count
         assert (nulls > 0) == (weight == 0), "a head needs no calibration"
-    assert "no validation query (training.validation)" in said[0.0]
-    assert "no validation queries to calibrate it on" in said[1.0]
+    assert "no validation query (training.validation)" in words[0.0]
+    assert "no validation queries to calibrate it on" in words[1.0]
 
 
 def test_mmn_predicts_what_its_run_predicted(world: Path, evaluated: Artifact) -> None:
-    model = MMNConfig(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)
-    settings = Settings(model=model, training=Training(epochs=1, batch_size=8, validation=0.3))
+    settings = Settings(model=TINY_MMN, training=Training(epochs=1, batch_size=8, validation=0.3))
     sources = find_sources(Store().newest("few", "annotations"), Settings())
     metrics = flow(train_model)(sources, settings)
     predictions = flow(predict_model)(metrics, sources, None, ("test",))
@@ -254,18 +259,6 @@ def test_a_query_below_the_threshold_is_not_in_the_video(world: Path, trained: A
     uncalibrated = replace(of_run, calibrator=None).ground(film, ["a person waves."])
     assert (uncalibrated[0].existence, uncalibrated[0].absence) == (None, "")
     assert not any("existence" in note for note in of_run.watch(film).notes)
-
-
-def test_a_run_that_is_not_calibrated_says_why(world: Path) -> None:
-    tiny = MMNConfig(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)
-    settings = Settings(model=tiny, training=Training(epochs=1, batch_size=8, validation=0.0, seed=7))
-    sources = find_sources(Store().newest("few", "annotations"), Settings())
-    metrics, film = flow(train_model)(sources, settings), next((world / "videos").glob("*.mp4"))
-    command = f"penumbra run evaluate-grounding few --param choice.run={metrics.key} does it"
-    assert any(command in note for note in Grounder.of_run(metrics.key).watch(film).notes)
-    flow(predict_model)(metrics, sources, None, ("test",))
-    notes = Grounder.of_run(metrics.key).watch(film).notes
-    assert any("no validation query (training.validation)" in note for note in notes)
 
 
 def test_a_run_below_the_constant_window_says_so(
