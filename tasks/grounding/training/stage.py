@@ -142,7 +142,8 @@ def load_job(sources: Sources, settings: Settings, folder: Path) -> Job:
     training, validation = (loaded.examples_of(rows, STAGE) for rows in (train_rows, validation_rows))
     if not len(training):
         reasons = Counter(row["reason"] for row in training.rejected).most_common(1)
-        raise PenumbraError(f"no training query is left; most: {reasons[0][0] if reasons else 'there was none'}")
+        why = f"{reasons[0][1]:,} were left out for {reasons[0][0]!r}" if reasons else "the split train is empty"
+        raise PenumbraError(f"no query can be trained on: {why}")
     truth = {str(row["qid"]): row["windows"] for row in validation_rows}
     start_from = settings.training.start_from
     weights = read_weights(start_from) if start_from else None
