@@ -32,6 +32,7 @@ class Settings:
     keys: list[str] | None = None  # accepted API keys
     requests_per_minute: int | None = None
     minute: float = 60.0  # seconds in a "minute", so that tests need not wait for one
+    idempotent: bool = False  # the same Idempotency-Key gets the same answer, which is charged once
     batch_polls: int = 2  # GETs of a batch until it is done
     batch_outcome: str = "completed"  # completed, expired (half of the lines are answered) or failed
 
@@ -56,6 +57,7 @@ class ProtocolServer:
     def __init__(self, **settings: Any) -> None:
         self.settings, self.url, self.in_flight = Settings(**settings), "", 0
         self.faults, self.log = list[Fault](), list[Line]()
+        self.known: dict[str, dict[str, Any]] = {}  # answers by Idempotency-Key
         self.admitted: deque[float] = deque()  # times at which requests were admitted in the last minute
         self.files: dict[str, bytes] = {}  # of batches
         self.batches: dict[str, dict[str, Any]] = {}
@@ -101,11 +103,12 @@ class ProtocolServer:
         self.faults = [Fault(entry) for entry in faults]
 
     def change(self, **settings: Any) -> None:
-        """Change settings."""
+        """Change settings; forget the answers by Idempotency-Key."""
         for name, value in settings.items():
             if not hasattr(self.settings, name):
                 raise ValueError(f"no such setting: {name}")
             setattr(self.settings, name, value)
+        self.known.clear()
         self.admitted.clear()
 
     def reset(self) -> None:
@@ -164,9 +167,13 @@ class ProtocolServer:
             refused, headers = service.limited(wait)
             return _json(429, refused, headers), line
         idempotency = request.headers.get("idempotency-key", "")
-        content = well_said(offered)
-        answer = spoil(fault, content) if fault else Answer(content)
-        answered, charged = service.completion(payload, answer)
+        charged, answered = [0, 0], self.known.get(idempotency)
+        if answered is None:
+            content = well_said(offered)
+            answer = spoil(fault, content) if fault else Answer(content)
+            answered, charged = service.completion(payload, answer)
+            if idempotency and self.settings.idempotent:
+                self.known[idempotency] = answered
         reply = _json(200, answered)
         reply.delay = self.settings.latency
         if fault:

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 import os
+import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -101,6 +102,8 @@ class JSONText(diskcache.Disk):  # type: ignore[misc]
             folder = Path(self._directory).resolve()
             path = (folder / filename).resolve()
             value = path.read_text("utf-8") if path.is_relative_to(folder) else None
+        elif mode == MODE_RAW and isinstance(value, int):  # "alone" of version 0.1.0
+            return value
         try:
             return json.loads(value) if mode in (MODE_RAW, MODE_TEXT) and isinstance(value, str) else self._refuse()
         except (ValueError, RecursionError):
@@ -157,6 +160,15 @@ class Answers:
     def refuse(self, key: str, error: str) -> None:
         self.cache.set(f"question {key}", {"error": error}, retry=True)
 
+    def isolate(self, keys: Sequence[str]) -> None:
+        """Mark the questions of a refused request: each is then asked alone."""
+        for key in keys:
+            self.cache.set(f"alone {key}", 1, retry=True)
+
+    def is_isolated(self, key: str) -> bool:
+        """Return whether a question is to be asked alone."""
+        return f"alone {key}" in self.cache
+
     def close(self) -> None:
         self.cache.close()
 
@@ -177,19 +189,25 @@ class Answers:
         return False
 
     @asynccontextmanager
-    async def request_lock(self, cache_key: dict[str, Any], report_wait: Callable[[], None]) -> AsyncIterator[None]:
-        """Hold the right to ask the questions of `cache_key`; wait for another run that holds it, after a report."""
-        lock = self.lock(f"ask-{hashlib.sha256(json.dumps(cache_key, sort_keys=True).encode()).hexdigest()[:32]}")
-        is_reported = False
-        while not lock.is_locked:
+    async def request_lock(
+        self, cache_key: dict[str, Any], run: str, report_wait: Callable[[str], None]
+    ) -> AsyncIterator[str]:
+        """Hold the right to ask the questions of `cache_key`; yield the lock's name.
+
+        Waits while another run holds it, which is reported by its description; its answers are then in the cache.
+        """
+        name = f"ask-{hashlib.sha256(json.dumps(cache_key, sort_keys=True).encode()).hexdigest()[:32]}"
+        lock, other = self.lock(name), ""
+        while True:
             try:
                 lock.acquire(blocking=False)
+                break
             except Timeout:
-                if not is_reported:
-                    report_wait()
-                is_reported = True
+                if other != (other := self.cache.get(name, "another run", retry=True)):
+                    report_wait(other)
                 await asyncio.sleep(LOCK_POLL)
         try:
-            yield
+            self.cache.set(name, f"run {run} (process {os.getpid()} on {socket.gethostname()})", retry=True)
+            yield name
         finally:
             lock.release()

@@ -37,7 +37,7 @@ class BatchClient(Client):
         self.library = self.service.client.with_options(max_retries=RETRIES)
         questions = [question for block in blocks for question in block]
         try:
-            async with self.answers.request_lock(self.service.cache_key, self._report_other):
+            async with self.answers.request_lock(self.service.cache_key, self.run, self._report_other):
                 own = [job for job in self.jobs.read_all() if job["address"] == self.settings.address]
                 waiting = [job for job in own if await self._is_under_way(job)]
                 following = self.open_questions(questions)
@@ -91,7 +91,7 @@ class BatchClient(Client):
             self.keep(slots, reply, self._cost(reply) * self.settings.discount, job["run"])
         elif slots and status in (400, 413, 422):
             if len(slots) > 1:
-                self._alone.update(slot.key for slot in slots)
+                self.answers.isolate([slot.key for slot in slots])
                 return
             self.answers.refuse(slots[0].key, f"request refused: status {status}")
             self.statistics.refused[f"status {status}"] += 1

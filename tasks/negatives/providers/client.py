@@ -75,8 +75,8 @@ class Client:
         self._failures = 0  # since the last answer
         self._askers = Counter[str]()  # number of open questions that have a key
         self._given_up: set[str] = set()  # keys of questions that this run does not ask again
-        self._alone: set[str] = set()  # keys of questions whose request was refused: each is asked alone
         self._refusals: dict[str, str] = {}  # by key; stored once the service has shown that it can answer
+        self._sent: dict[str, list[str]] = {}  # keys of requests without an answer, a killed run's among them
         self._workers: list[asyncio.Task[None]] = []
         self._sending: set[asyncio.Task[None] | None] = set()
 
@@ -95,19 +95,23 @@ class Client:
         Another run that asks the same goes first, and what it paid for is not asked again.
         """
         try:
-            async with self.answers.request_lock(self.service.cache_key, self._report_other):
-                await self._ask(iter(blocks))
+            async with self.answers.request_lock(self.service.cache_key, self.run, self._report_other) as lock:
+                await self._ask(iter(blocks), lock)
         finally:
             await self.service.close()
         return self.statistics
 
-    async def _ask(self, blocks: Iterator[Sequence[Question]]) -> None:
+    async def _ask(self, blocks: Iterator[Sequence[Question]], lock: str) -> None:
+        self._row = f"interrupted {lock}"
+        self._sent = self.answers.cache.get(self._row, {}, retry=True)
         while not self.stopped and (block := await asyncio.to_thread(_next_block, blocks)):
             questions = self.open_questions(block)
             self.statistics.done += len(block) - len(questions)
             while questions and not self.stopped:
                 await self._ask_once(questions)
                 questions = [q for q in self.open_questions(questions) if self.key(q) not in self._given_up]
+        if not self.stopped:
+            self.answers.cache.set(self._row, {}, retry=True)
 
     def open_questions(self, questions: Iterable[Question]) -> list[Question]:
         """Return what is to be asked next of each question that is not answered or given up."""
@@ -150,10 +154,18 @@ class Client:
                 raise result
 
     def requests(self, questions: dict[str, Question]) -> list[list[Question]]:
-        """Return the requests for these questions, by key: those of like shapes together have the same schema."""
-        requests, together = list[list[Question]](), defaultdict[int, list[Question]](list)
+        """Return the requests for these questions, by key.
+
+        Requests that a run was interrupted over come first, as they were: a service that knows their idempotency key
+        charges them once. The others have questions of like shapes together, which have the same schema.
+        """
+        requests = []
+        for keys in self._sent.values():
+            if all(key in questions for key in keys):
+                requests.append([questions.pop(key) for key in keys])
+        together: dict[int, list[Question]] = defaultdict(list)
         for key, question in questions.items():
-            if key in self._alone:
+            if self.answers.is_isolated(key):
                 requests.append([question])
             else:
                 together[question.attempt].append(question)
@@ -194,7 +206,7 @@ class Client:
         elif error.action != "refuse":
             self._given_up.update(keys)
         elif len(request) > 1:
-            self._alone.update(keys)
+            self.answers.isolate(keys)
         else:
             self.statistics.refused[error.reason] += 1
             self._refusals[keys[0]] = f"request refused: {error.reason}"
@@ -205,27 +217,38 @@ class Client:
 
     async def _deliver(self, request: Sequence[Question]) -> Reply:
         """Send a request until it is answered."""
-        payload, losses = self.service.payload(request), 0
+        payload = self.service.payload(request)
         content = json.dumps(payload)
-        most = most_cost(payload, len(content), self.price)
         attempts = [question.attempt for question in request]  # the same text at another attempt is another request
         key = hashlib.sha256(f"{content} {attempts}".encode()).hexdigest()
+        most = most_cost(payload, len(content), self.price)
+        keys = [self.key(question) for question in request]
+        retries = 0
 
         def is_temporary(error: BaseException) -> bool:
-            nonlocal losses
+            nonlocal retries
             if not isinstance(error, ServiceError) or error.action not in ("wait", "retry"):
                 return False
             if error.action == "wait":
                 self.statistics.limited += 1
             else:
-                losses += 1
+                retries += 1
                 self.statistics.faults[error.reason] += 1
                 self._count_failure(error.reason)
-            return losses <= TRANSPORT_RETRIES
+            return retries <= TRANSPORT_RETRIES
 
-        again = AsyncRetrying(retry=retry_if_exception(is_temporary), wait=self._pause, reraise=True)
-        reply: Reply = await again(self._send, payload, key, most)
-        return reply
+        async for attempt in AsyncRetrying(retry=retry_if_exception(is_temporary), wait=self._pause, reraise=True):
+            with attempt:
+                if self._limiter:
+                    await self._limiter.acquire()
+                while (wait := self._resume - time.monotonic()) > 0:
+                    await asyncio.sleep(wait)
+                if self.stopped:
+                    raise ServiceError(self.stopped, "stop")
+                if not await self.budget.reserve(most):
+                    raise ServiceError(OVER_BUDGET, "stop")
+                return await self._send(payload, key, keys, most)
+        raise AssertionError  # tenacity ends with an answer or an error
 
     def _pause(self, state: RetryCallState) -> float:
         """Return the seconds until a request is sent again; after a limit, all requests wait as long."""
@@ -241,27 +264,24 @@ class Client:
             logger().info("%s: waits %.0f s for %s or its limits", self.service.name, seconds, model)
         return seconds
 
-    async def _send(self, payload: dict[str, Any], key: str, most: float) -> Reply:
+    async def _send(self, payload: dict[str, Any], key: str, keys: list[str], most: float) -> Reply:
         """Send a request once and charge its cost: the most that it can have cost, unless it is known to be less."""
-        if self._limiter:
-            await self._limiter.acquire()
-        while (wait := self._resume - time.monotonic()) > 0:
-            await asyncio.sleep(wait)
-        if self.stopped:
-            raise ServiceError(self.stopped, "stop")
-        if not await self.budget.reserve(most):
-            raise ServiceError(OVER_BUDGET, "stop")
         cost = most
+        self._sent[key] = keys
+        self.answers.cache.set(self._row, self._sent, retry=True)
         self._sending.add(asyncio.current_task())
         self.statistics.in_flight += 1
         self.statistics.sent += 1
         try:
             reply = await self.service.send(payload, key)
+            del self._sent[key]
             cost = self._cost(reply) or most  # some servers count no tokens
             return reply
         except ServiceError as error:
             cost = 0.0 if error.is_free else most
             self.statistics.lost_usd += cost
+            if error.is_free:
+                del self._sent[key]
             raise
         except PenumbraError:  # nothing was sent
             cost = 0.0
@@ -290,9 +310,11 @@ class Client:
             if worker not in self._sending and worker is not asyncio.current_task():
                 worker.cancel()
 
-    def _report_other(self) -> None:
-        about = self.service.name, self.settings.model
-        logger().info("%s: another run asks %s the same: waits for its answers, and then uses them", *about)
+    def _report_other(self, other: str) -> None:
+        model = self.settings.model
+        logger().info(
+            "%s: waits for %s, which asks %s the same; its answers are then used", self.service.name, other, model
+        )
 
 
 def _next_block(blocks: Iterator[Sequence[Question]]) -> list[Question]:

@@ -70,7 +70,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("size", [0, 100_000], ids=["row", "file"])
-@pytest.mark.parametrize("name", ["question a", f"answer {sha256(b'a').hexdigest()}", "offer offer a"])
+@pytest.mark.parametrize("name", ["question a", f"answer {sha256(b'a').hexdigest()}", "offer offer a", "alone a"])
 def test_a_pickle_in_the_cache_is_an_error_and_runs_nothing(tmp_path: Path, name: str, size: int) -> None:
     answers, mark = Answers(tmp_path / "cache"), tmp_path / "ran"
     answers.keep(places("a"), answer())
@@ -79,8 +79,11 @@ def test_a_pickle_in_the_cache_is_an_error_and_runs_nothing(tmp_path: Path, name
         theirs.set(name, (Bomb(mark), "x" * size))
         theirs.set((Bomb(mark), 1), "under a name that is a pickle, too")
     again = Answers(tmp_path / "cache")
-    with pytest.raises(PenumbraError, match=r"cache: .* no JSON.*PENUMBRA_ANSWERS"):
-        again.offered("offer a") if name.startswith("offer") else again.find("a")
+    if name == "alone a":
+        assert again.is_isolated("a")
+    else:
+        with pytest.raises(PenumbraError, match=r"cache: .* no JSON.*PENUMBRA_ANSWERS"):
+            again.offered("offer a") if name.startswith("offer") else again.find("a")
     assert not mark.exists()
 
 
@@ -101,9 +104,10 @@ def test_a_cache_of_version_0_1_is_read_as_it_is(tmp_path: Path) -> None:
         old.set("answer name", json.dumps(row))
         old.set("question a", json.dumps(entry))
         old.set("offer a", json.dumps([["a", "b"]]))
+        old.set("alone a", 1)
     answers = Answers(tmp_path)
     assert answers.find("a") == CacheEntry(answer("{}" * 30_000), 1, 1, "x")
-    assert answers.offered("a") == [("a", "b")]
+    assert (answers.offered("a"), answers.is_isolated("a")) == ([("a", "b")], True)
 
 
 def test_a_cache_that_is_no_database_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -379,4 +380,38 @@ def test_of_two_runs_at_once_one_pays_and_the_other_waits_for_it(
     assert sorted(client.statistics.requests for client in clients) == [0, 8]
     assert [client.statistics.done for client in clients] == [32, 32]
     assert set(asked_lines(server).values()) == {1}
-    assert "another run asks" in caplog.text
+    assert "waits for run first (process " in caplog.text
+
+
+@pytest.mark.parametrize("queries_a_request", [4, 9], ids=["same", "other"])
+def test_interrupted_requests_are_sent_again_as_they_were_and_charged_once(
+    server: ProtocolServer, openai: Session, queries_a_request: int
+) -> None:
+    """A service that knows their idempotency keys answers them again for nothing, whatever the parameters are."""
+    asked = questions(30)
+    server.change(idempotent=True)
+    openai.ask(questions(4, 90))  # imports the library
+    server.script({"do": "slow", "seconds": 8, "when": {"request": [3, 4]}})
+    with pytest.raises(TimeoutError):
+        openai.ask(asked, within=2)
+    deadline = time.monotonic() + 20
+    while len(server.requests(outcome="client closed")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)  # the service notices a closed connection a moment later
+    assert len(server.requests(outcome="client closed")) == 2
+    server.script()
+    client = openai.ask(asked[::-1], queries_a_request=queries_a_request)
+    assert (client.stopped, openai.open(asked)) == ("", [])
+    paid = Counter(line for request in server.requests() if any(request["charged"]) for line in lines_of(request))
+    assert paid == Counter(one.text() for one in [*asked, *questions(4, 90)]), "each once"
+
+
+def test_the_rest_of_an_interrupted_request_is_asked_if_some_of_it_is_gone(
+    server: ProtocolServer, openai: Session
+) -> None:
+    asked = questions(8)
+    server.script({"do": "slow", "seconds": 5})
+    with pytest.raises(TimeoutError):
+        openai.ask(asked, within=1.5)
+    server.script()
+    client = openai.ask([*asked[1:], *questions(3, 8)])
+    assert (client.stopped, openai.open([*asked[1:], *questions(3, 8)])) == ("", [])
