@@ -14,9 +14,9 @@ from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
-from penumbra.tasks.grounding.configs import Ranking
 from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, fitted, guesses
 from penumbra.tasks.grounding.evaluation.existence import OTHER_VIDEO
+from penumbra.tasks.grounding.evaluation.predictions import ranking_of
 from penumbra.tasks.grounding.evaluation.rejection import (
     Scores,
     calibrator_of_predictions,
@@ -68,7 +68,7 @@ class Evaluation(Stage):
         """Return all figures as one part."""
         store, sources = Store(), self.sources
         model, settings = load_run(self.metrics)
-        ranking = Ranking.model_validate(store.manifest(self.predictions).parameters["ranking"])
+        ranking = ranking_of(store.manifest(self.predictions))
         system = system_of(settings.model_copy(update={"ranking": ranking}))
         name = name_of(store.manifest(self.metrics))
         loaded = load(sources, settings.inputs)

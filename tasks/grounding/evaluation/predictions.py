@@ -165,10 +165,14 @@ def predict_rows(
     return Part(table_of(STAGE, rows), taken, len(rows), list(prepared.rejected), measured=measured)
 
 
+def ranking_of(predictions: Manifest) -> Ranking:
+    """Return how windows were made for predictions of any version."""
+    return Settings.of_manifest({"ranking": predictions.parameters["ranking"]}).ranking
+
+
 def truth_end(predictions: Manifest) -> float | None:
     """Return where true windows are cut for these predictions, in seconds; see `Ranking.truth_ends`."""
-    end: float | None = predictions.parameters["ranking"].get("truth_ends")
-    return end
+    return ranking_of(predictions).truth_ends
 
 
 def sources_of_run(

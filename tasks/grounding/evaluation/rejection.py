@@ -29,7 +29,6 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
-from penumbra.tasks.grounding.configs import Ranking
 from penumbra.tasks.grounding.evaluation.existence import (
     AREA,
     NEAR,
@@ -39,7 +38,7 @@ from penumbra.tasks.grounding.evaluation.existence import (
     false_sentences,
     read_calibrator,
 )
-from penumbra.tasks.grounding.evaluation.predictions import predict_rows
+from penumbra.tasks.grounding.evaluation.predictions import predict_rows, ranking_of
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics import Floats
 from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION
@@ -105,7 +104,7 @@ class Existence(Stage):
     def part(self, piece: str) -> Part:
         """Ask the false sentences of a split; of a near real one's query also in the other video."""
         model, settings = self.run
-        ranking = Ranking.model_validate(Store().manifest(self.predictions).parameters["ranking"])
+        ranking = ranking_of(Store().manifest(self.predictions))
         system, name = system_of(settings.model_copy(update={"ranking": ranking})), run_name(settings, self.metrics.key)
         known = [row for row in self.loaded.of_split([piece]) if row["vid"] in self.loaded.videos.index]
         queries, notes = sorted(known, key=lambda row: row_seed(SEED, row["qid"]))[:QUERIES], Counter[str]()

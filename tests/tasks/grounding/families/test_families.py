@@ -198,7 +198,8 @@ def test_settings_of_older_runs_are_read_and_keep_their_keys(name: str) -> None:
 def test_settings_that_are_gone_are_left_out_of_older_runs() -> None:
     older = {"name": "mmn", "losses": {"most_sentences": 3, "shine": True}, "ablation": {"in_video": True, "pool": 1}}
     wanted = Settings.model_validate({"model": {"name": "mmn", "losses": {"shine": True}, "ablation": {"pool": 1}}})
-    assert Settings.of_manifest({"model": older}) == wanted
+    gone = {"ranking": {"batch_size": 100}, "inputs": {"patch_features": None}}
+    assert Settings.of_manifest({"model": older, **gone}) == wanted
 
 
 def test_a_bm_detr_of_an_older_version_keeps_its_decoder() -> None:
