@@ -5,7 +5,8 @@ slot, it proposes the likeliest words of the slot's primitive class and fine tag
 open vocabulary, other English words (`penumbra.tasks.text.wordnet`). It reads from left to right, so a verb is proposed
 as the missing word of the whole sentence: a line with a blank, after lines that show the word for a blank. Words that
 may be true of the same moment, that repeat a word, or that do not go with the verb's object are left out. Then log P of
-the sentence decides: how much the word changes it up to a few words after the slot.
+the sentence decides: how much the word changes it up to a few words after the slot. Words that the data set has in the
+same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
 
 A beam of fillings is kept from slot to slot and from level to level. A filling is ranked by the mean log P of its
 levels, so a word of level 1 that leaves no good word for level 2 is dropped. Gumbel noise makes the choice a draw
@@ -25,10 +26,10 @@ from penumbra.tasks.negatives.language_model import LanguageModel, Scores
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, SharedSettings, Slot, TrainingText, has_valence
 from penumbra.tasks.negatives.providers.questions import load_prompt
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
-from penumbra.tasks.negatives.providers.vocabulary import MODIFIERS, Terms, Vocabulary, Words
+from penumbra.tasks.negatives.providers.vocabulary import MODIFIERS, Context, Vocabulary, Words
 from penumbra.tasks.text import wordnet
 from penumbra.tasks.text.masks import render
-from penumbra.tasks.text.relations import Tokens
+from penumbra.tasks.text.relations import Tokens, edges
 
 PROMPT, MISSING_WORD = "sentence-2", "missing-word-1"
 SENTENCES = 16  # of the data set before each sentence
@@ -49,6 +50,7 @@ COST = 6.0  # the most that a word may cost; a slot for which every word costs m
 TOTAL = 9.0  # the most that all words of a filling may cost
 KNOWN = 1.0  # preference for a word of the dictionary
 ALIKE = 8.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
+ATTESTED = 1.0  # preference for a word that the data set has in a relation: times its log count, for each relation
 TERM = 5.0  # preference for a word that forms a term with the noun after it or the modifier before it
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
 EXPECTED = 0.5  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
@@ -78,7 +80,7 @@ class LlamaProvider:
             for primitive in MISSING
         }
         self.vocabulary = Vocabulary(training.dictionary, self.language_model, filling.vocabulary == "open")
-        self.terms = Terms(queries)
+        self.context = Context(queries)
         self.model, self.prompt = self.language_model.name, prompt.label
         self.temperature, self.seed = temperature, filling.seed
 
@@ -86,7 +88,7 @@ class LlamaProvider:
         """Yield the distinct fills of each level, the best ones first: at most four for each level."""
         chains = [chain for query in queries for chain in query.chains()]
         for start in range(0, len(chains), QUERIES):
-            beams = [Beam(chain, self.vocabulary, self.terms) for chain in chains[start : start + QUERIES]]
+            beams = [Beam(chain, self.vocabulary, self.context) for chain in chains[start : start + QUERIES]]
             lengths = map(len, self.language_model.tokens([beam.text({}) for beam in beams]))
             for beam, length in zip(beams, lengths, strict=True):
                 beam.begin(is_readable=length < self.language_model.longest)
@@ -209,8 +211,8 @@ class State:
 class Beam:
     """The fillings of one query: `turns` are its slots in the order of filling."""
 
-    def __init__(self, query: MaskedQuery, vocabulary: Vocabulary, terms: Terms) -> None:
-        self.query, self.terms = query, terms
+    def __init__(self, query: MaskedQuery, vocabulary: Vocabulary, context: Context) -> None:
+        self.query, self.context, self.edges = query, context, edges(query.tokens)
         self.turns: list[Turn] = []
         self.states: list[State] = []
         self.problems: dict[int, str] = {}
@@ -268,18 +270,19 @@ class Beam:
         present = self.lemmas | {wordnet.lemma(word, self.slots[at].primitive) for at, word in state.words.items()}
         ranks = expected if fitting is None else fitting + EXPECTED * expected
         ranks = ranks + KNOWN * words.known - LONGER * (words.tokens - 1)
-        in_terms = self.terms.words(self.query.tokens, state.words, slot.token)
+        in_terms = self.context.in_terms(self.query.tokens, state.words, slot.token)
         term = np.zeros(len(ranks))
         if in_terms:
             term = TERM * np.array([wordnet.lemma(word, slot.primitive) in in_terms for word in words.texts])
             ranks += term
         considered = np.argsort(-ranks, kind="stable")[:CONSIDERED].tolist()
         is_noun = slot.primitive == "noun"
-        alike = {
-            at: ALIKE * wordnet.likeness(words.texts[at], slot.word, "noun") if is_noun else 0.0 for at in considered
-        }
+        related = self.context.relations(self.query.tokens, self.edges, state.words, slot.token)
+        fits = {at: ATTESTED * related(words.texts[at], slot.primitive) for at in considered}
+        if is_noun:
+            fits = {at: fit + ALIKE * wordnet.likeness(words.texts[at], slot.word, "noun") for at, fit in fits.items()}
         false, entailed = list[int](), list[int]()
-        for place in sorted(considered, key=lambda at: -ranks[at] - alike[at]):
+        for place in sorted(considered, key=lambda at: -ranks[at] - fits[at]):
             word = words.texts[place]
             lemma = wordnet.lemma(word, slot.primitive)
             if {lemma, word} & present or not has_valence(self.query.tokens, slot, word):
@@ -293,7 +296,7 @@ class Beam:
         share = EXPECTED_NOUN if is_noun else EXPECTED
         share = EXPECTED_MODIFIER if self.query.tokens[slot.token]["dep"] in MODIFIERS else share
         return {
-            words.texts[at]: float(KNOWN * words.known[at] + alike[at] + term[at] - share * max(expected[at], RAREST))
+            words.texts[at]: float(KNOWN * words.known[at] + fits[at] + term[at] - share * max(expected[at], RAREST))
             for at in places
         }
 

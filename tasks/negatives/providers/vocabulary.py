@@ -1,7 +1,9 @@
-"""The words that provider `llama` considers for a slot, and the terms of two words that they form."""
+"""The words that provider `llama` considers for a slot, and what they go with."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from math import log1p
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +13,7 @@ from penumbra.tasks.negatives.language_model import LanguageModel
 from penumbra.tasks.negatives.providers import Slot
 from penumbra.tasks.text import wordnet
 from penumbra.tasks.text.dictionary import Dictionary
-from penumbra.tasks.text.relations import Tokens
+from penumbra.tasks.text.relations import Edge, Preferences, Relation, Tokens, relations
 
 MODIFIERS = ("compound", "amod")  # the arcs of words that form a term with the noun that follows them
 
@@ -76,31 +78,47 @@ class Vocabulary:
         return pairs[:, 0], pairs[:, 1]
 
 
-class Terms:
-    """Which words stand before which nouns in terms of two words, by WordNet and the data set ("soy sauce")."""
+class Context:
+    """What goes with what: the relations of the data set, and WordNet's terms of two words ("soy sauce")."""
 
     def __init__(self, queries: Iterable[Tokens]) -> None:
-        self.before, self.after = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-        for noun, modifiers in wordnet.terms().items():
-            self._add(noun, modifiers)
-        for tokens in queries:
-            for token in tokens:
-                if token["dep"] in MODIFIERS:
-                    self._add(wordnet.lemma(tokens[token["head"]]["text"], "noun"), [token["text"].lower()])
+        self.preferences = Preferences(Counter(chain.from_iterable(map(relations, queries))))
+        self.before, self.after = wordnet.terms(), defaultdict[str, set[str]](set)
+        for noun, modifiers in self.before.items():
+            for modifier in modifiers:
+                self.after[modifier].add(noun)
 
-    def _add(self, noun: str, modifiers: Iterable[str]) -> None:
-        for modifier in modifiers:
-            self.before[noun].add(modifier)
-            self.after[modifier].add(noun)
+    def relations(
+        self, tokens: Tokens, edges: Sequence[Edge], words: Mapping[int, str], at: int
+    ) -> Callable[[str, str], float]:
+        """Return a function of a word and its class: how common it is in the relations of token `at`.
 
-    def words(self, tokens: Tokens, words: Mapping[int, str], at: int) -> set[str]:
+        `words` replace other tokens. A relation counts as log(1 + its smoothed count), at most 2.
+        """
+        own = [edge for edge in edges if at in (edge.head, edge.preposition, edge.dependent)]
+        lemmas = {
+            i: tokens[i]["lemma"] for edge in own for i in (edge.head, edge.preposition, edge.dependent) if i >= 0
+        }
+        classes = {i: tokens[i]["primitive"] or "" for i in lemmas}
+        lemmas |= {i: wordnet.lemma(word, classes[i]) for i, word in words.items() if i in lemmas}
+
+        def attested(word: str, primitive: str) -> float:
+            lemmas[at] = wordnet.lemma(word, primitive)
+            found = (
+                Relation(lemmas[head], kind, lemmas.get(case, ""), lemmas[place]) for head, kind, case, place in own
+            )
+            return sum(min(log1p(self.preferences.counts.get(relation, 0.0)), 2.0) for relation in found)
+
+        return attested
+
+    def in_terms(self, tokens: Tokens, words: Mapping[int, str], at: int) -> Collection[str]:
         """Return the words that form a term with the word before or after token `at`, where `words` replace others."""
 
         def word(index: int) -> str:
             return words.get(index, tokens[index]["text"]).lower()
 
         if tokens[at]["dep"] in MODIFIERS:
-            return self.before.get(wordnet.lemma(word(tokens[at]["head"]), "noun"), set())
+            return self.before.get(wordnet.lemma(word(tokens[at]["head"]), "noun"), ())
         if at and tokens[at - 1]["dep"] == "compound" and tokens[at - 1]["head"] == at:
-            return self.after.get(word(at - 1), set())
-        return set()
+            return self.after.get(word(at - 1), ())
+        return ()

@@ -19,8 +19,9 @@ from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, Training
 from penumbra.tasks.negatives.providers import llama as provider_module
 from penumbra.tasks.negatives.providers.llama import SENTENCES, LlamaProvider, example_sentences
 from penumbra.tasks.negatives.providers.settings import Llama
-from penumbra.tasks.negatives.providers.vocabulary import Terms
+from penumbra.tasks.negatives.providers.vocabulary import Context
 from penumbra.tasks.text.dictionary import Dictionary
+from penumbra.tasks.text.relations import edges
 from penumbra.tasks.text.wordnet import forms, is_entailed
 from tests.tiny_llama import build
 
@@ -209,10 +210,20 @@ def test_a_modifier_takes_the_words_that_stand_before_its_noun() -> None:
     tokens = [
         {"text": text, "dep": dep, "head": head} for text, dep, head in (("soy", "compound", 1), ("sauce", "ROOT", 1))
     ]
-    terms = Terms([[{"text": "bamboo", "dep": "compound", "head": 1}, {"text": "mats", "dep": "ROOT", "head": 1}]])
-    assert "tomato" in terms.words(tokens, {}, 0)
-    assert "bamboo" in terms.words(tokens, {1: "mat"}, 0)
-    assert "juice" in terms.words(tokens, {0: "lemon"}, 1)
+    context = Context([])
+    assert "tomato" in context.in_terms(tokens, {}, 0)
+    assert "knife" not in context.in_terms(tokens, {}, 0)
+    assert "bread" in context.in_terms(tokens, {1: "knife"}, 0)
+    assert "juice" in context.in_terms(tokens, {0: "lemon"}, 1)
+
+
+def test_words_that_the_data_set_has_in_a_relation_are_preferred() -> None:
+    verb = {"text": "opens", "lemma": "open", "pos": "VERB", "dep": "ROOT", "head": 0, "primitive": "verb"}
+    noun = {"text": "door", "lemma": "door", "pos": "NOUN", "dep": "obj", "head": 0, "primitive": "noun"}
+    context = Context([[verb, noun]] * 3)
+    attested = context.relations([verb, noun], edges([verb, noun]), {}, 0)
+    assert attested("opening", "verb") > attested("eats", "verb") == 0
+    assert context.relations([verb, noun], edges([verb, noun]), {0: "eats"}, 1)("door", "noun") == 0
 
 
 @pytest.mark.usefixtures("small_model")
