@@ -2,8 +2,6 @@
 
 In one space the cosine says how well a moment overlaps with the sentence's (IoU branch), in the other sentences and
 moments are each other's negatives (contrastive branch). The score of a candidate combines both.
-
-From top to bottom: settings, inputs and outputs, the convolutions over the map, and the network.
 """
 
 from dataclasses import dataclass

@@ -1,21 +1,12 @@
 """VDI (Luo et al., "Towards Generalisable Video Moment Retrieval: Visual-Dynamic Injection", CVPR 2023), on MMN.
 
-There is no published code; section numbers are the paper's. MMN without its linear layer takes CLIP's frame features,
-and CLIP's text encoder, which is trained, gives the query's feature and those of its static and dynamic part
-(`penumbra.tasks.text.visual_dynamic_queries`). Two losses inject what frames show into the dynamic part; prediction
-needs neither.
-
-Choices where the paper leaves something open:
-
-- Words are dropped, not masked: CLIP has no mask token. A query that can't be split takes no part in either loss.
-- Both transformers have one layer, 8 heads and dropout 0.1, post-norm, as the other models' layers are.
-- A frame is one of MMN's segments: there are always as many, so that no frame is padding. Motion is of frames of its
-  own, with a mask: each patch is compared with its own frame's vector (Eq. 3), as CLIP projects it.
-- Motion knows the order of the frames: sine positions are added before the transformer, or an LSTM reads them.
-- "w/o Q" is the mean of the frames, "w/ Q" what the whole query attends to.
-- The linear layer on the dynamic query is not shared between the two losses.
-- Neither side is a fixed target, as the equations have it.
-- Patch features are the vision model's last hidden states before its projection (768 wide for ViT-B/32).
+MMN without its linear layer takes CLIP's frame features. CLIP's text encoder, which is trained, gives the query's
+feature and those of its static and dynamic part. Two losses inject what frames show into the dynamic part; prediction needs
+neither. There is no published code. Where the paper leaves something open: words are dropped, not masked; a query that
+can't be split takes part in neither loss; the transformers have one post-norm layer, 8 heads and dropout 0.1; MMN's
+segments are the frames, but motion has frames of its own, whose patches (the last hidden states before the projection)
+are compared with their own frame's vector (Eq. 3); sine positions or an LSTM give their order; the two losses share no
+linear layer on the dynamic query, and neither side is a fixed target.
 """
 
 import math

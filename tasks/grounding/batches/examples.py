@@ -1,8 +1,7 @@
 """Features and queries in memory, as training reads them: rows of the features, windows, clips and saliency.
 
-The rules are those of the published loaders: a window is cut to clips by truncation, with at least one clip; spans are
-fractions of all clips and are not clamped; QVHighlights' clips carry the sum of three annotators' scores, other data
-1 inside the moment.
+The rules are those of the published loaders: a window is truncated to clips, at least one; spans are fractions of all
+clips and not clamped; QVHighlights' clips carry the sum of three annotators' scores, other data 1 inside the moment.
 """
 
 from collections import Counter

@@ -1,10 +1,7 @@
 """Families of models, one file a family: their configs, what they read, how they train and predict.
 
 A family is a `System` whose `models` are the configs of its models. To add one, add a file here and its class to
-`SHIPPED`; a family of another package is an entry point of that package, in the group `penumbra.families`:
-
-    [project.entry-points."penumbra.families"]
-    mine = "my_package.my_family:MySystem"
+`SHIPPED`; another package names its family as an entry point of the group `penumbra.families` (docs/extending.md).
 """
 
 from functools import cache

@@ -1,9 +1,7 @@
 """The training loop: epochs, evaluation, early stopping, and checkpoints that a killed run continues from.
 
-A run that was killed and started again ends with the same numbers as one that was not: weights, optimizer and random
-states are in the checkpoint, and the order of the data follows from seed and epoch.
-
-Several processes train together if `accelerate launch` or `torchrun` starts them: each takes a share of every batch.
+A run that was killed and started again ends with the same numbers as one that was not. Several processes train
+together if `accelerate launch` or `torchrun` starts them: each takes a share of every batch.
 """
 
 import atexit
