@@ -1,12 +1,12 @@
 """VDI (Luo et al., "Towards Generalisable Video Moment Retrieval: Visual-Dynamic Injection", CVPR 2023), on MMN.
 
 MMN without its linear layer takes CLIP's frame features. CLIP's text encoder, which is trained, gives the query's
-feature and those of its static and dynamic part. Two losses inject what frames show into the dynamic part; prediction needs
-neither. There is no published code. Where the paper leaves something open: words are dropped, not masked; a query that
-can't be split takes part in neither loss; the transformers have one post-norm layer, 8 heads and dropout 0.1; MMN's
-segments are the frames, but motion has frames of its own, whose patches (the last hidden states before the projection)
-are compared with their own frame's vector (Eq. 3); sine positions or an LSTM give their order; the two losses share no
-linear layer on the dynamic query, and neither side is a fixed target.
+feature and those of its static and dynamic part. Two losses inject what frames show into the dynamic part; prediction
+needs neither. There is no published code. Where the paper leaves something open: words are dropped, not masked; a
+query that can't be split takes part in neither loss; the transformers have one post-norm layer, 8 heads and dropout
+0.1; MMN's segments are the frames, but motion has frames of its own, whose patches (the last hidden states before the
+projection) are compared with their own frame's vector (Eq. 3); sine positions or an LSTM give their order; the two
+losses share no linear layer on the dynamic query, and neither side is a fixed target.
 """
 
 import math
