@@ -96,10 +96,7 @@ def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesPara
     if settings.sourcing.kind:
         sentences = run(FalseSentences(annotations, settings.sourcing))
     else:
-        sentences = make_sentence_negatives(
-            *(annotations, tags, dictionary, embeddings),
-            *(settings.sourcing, settings.choosing, settings.encoding, reviews_of(annotations.dataset)),
-        )
+        sentences = make_sentence_negatives(queries, dictionary, settings, reviews_of(annotations.dataset))
     quality = quality_of(sentences, queries, settings)
     rejected = run(Rejected((annotations, tags, sentences)))
     result = Negatives(annotations, tags, dictionary, None, (), embeddings, sentences, in_video, rejected, quality)

@@ -54,7 +54,7 @@ def queries_with_tokens(annotations: Artifact, tags: Artifact) -> Iterator[tuple
 
 
 class LeakageFilter:
-    """The words of all splits, and what of the test splits must not be shown in training."""
+    """The words of all splits, and the parts of the test splits that training must not show."""
 
     def __init__(self, rows: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]], every: bool) -> None:
         """Read the annotations and the tokens of each query; with `every`, training queries are leaks, too."""
@@ -134,7 +134,7 @@ class LeakageFilter:
 
 @dataclass
 class Checks:
-    """The checks of a candidate's words and text, and what they need to know of the data set."""
+    """The checks of a candidate's words and text, with the data that they need."""
 
     leakage: LeakageFilter
     dictionary: Dictionary

@@ -41,7 +41,7 @@ class Approved(NamedTuple):
 
 
 class Verdicts:
-    """What reviewers decided about the sentences of each query.
+    """The decisions of reviewers about the sentences of each query.
 
     The last verdict of each reviewer on a sentence counts. Of the verdicts of several reviewers a rejection wins, then
     the last edit. `disagreements` has the query's id, the sentence, and each reviewer's verdict where they differ.

@@ -242,7 +242,7 @@ def mark_changes(query: str, negative: str) -> Markdown:
 
 
 class NegativesStage(Stage):
-    """What the stages that make negatives share: the chooser of all parts, and how their rows are shown."""
+    """A stage that makes negatives: the chooser of all parts, and how the rows are shown."""
 
     name = STAGE
     unit = "query level"

@@ -23,7 +23,8 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.checks import TRAINING, normal_form, sentence_fault
 from penumbra.tasks.negatives.choice import LEVELS
 from penumbra.tasks.negatives.files import Entry, NegativesError, read_entries
-from penumbra.tasks.negatives.parameters import NegativeSource
+from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters
+from penumbra.tasks.negatives.references import Queries
 from penumbra.tasks.negatives.reviews import EDIT, REJECTED, REVIEWER
 from penumbra.tasks.negatives.selection import STAGE, Choosing, NegativesStage
 from penumbra.tasks.stage import read_part, run
@@ -290,20 +291,15 @@ def refusal(entry: Entry, query: str, levels: set[int]) -> str:
 
 
 def make_sentence_negatives(
-    annotations: Artifact,
-    tags: Artifact,
-    dictionary: Artifact,
-    embeddings: Artifact,
-    sourcing: NegativeSource,
-    choosing: Choosing,
-    encoding: Encoding,
-    reviews: tuple[Artifact, ...] = (),
+    queries: Queries, dictionary: Artifact, settings: NegativesParameters, reviews: tuple[Artifact, ...] = ()
 ) -> Artifact:
     """Return negatives that are whole sentences; without the name of a file those that were imported last.
 
     Raises `ArtifactError` if none were imported.
     """
-    shared = annotations, tags, dictionary, embeddings, sourcing, choosing, encoding, reviews
+    annotations, tags, embeddings, _ = queries
+    sourcing = settings.sourcing
+    shared = annotations, tags, dictionary, embeddings, sourcing, settings.choosing, settings.encoding, reviews
     if sourcing.source != IMPORTED:
         return run(NearestNegatives(*shared))
     if sourcing.file:

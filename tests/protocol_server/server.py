@@ -7,7 +7,6 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,7 +19,6 @@ from tests.protocol_server.services import Gemini, OpenAI, retry_info, well_said
 
 CHAT = "/v1/chat/completions"
 HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>Bad Gateway</body></html>"
-FAILED = {"code": "token_limit_exceeded", "message": "Enqueued token limit reached.", "line": None, "param": None}
 Line = dict[str, Any]
 
 
@@ -30,11 +28,9 @@ class Settings:
 
     latency: float = 0.0  # seconds before a model's answer
     keys: list[str] | None = None  # accepted API keys
-    requests_per_minute: int | None = None
-    minute: float = 60.0  # seconds in a "minute", so that tests need not wait for one
     idempotent: bool = False  # the same Idempotency-Key gets the same answer, which is charged once
     batch_polls: int = 2  # GETs of a batch until it is done
-    batch_outcome: str = "completed"  # completed, expired (half of the lines are answered) or failed
+    batch_outcome: str = "completed"  # or expired: half of the lines are answered
 
 
 @dataclass
@@ -58,7 +54,6 @@ class ProtocolServer:
         self.settings, self.url, self.in_flight = Settings(**settings), "", 0
         self.faults, self.log = list[Fault](), list[Line]()
         self.known: dict[str, dict[str, Any]] = {}  # answers by Idempotency-Key
-        self.admitted: deque[float] = deque()  # times at which requests were admitted in the last minute
         self.files: dict[str, bytes] = {}  # of batches
         self.batches: dict[str, dict[str, Any]] = {}
         self.polls: dict[str, int] = {}
@@ -109,7 +104,6 @@ class ProtocolServer:
                 raise ValueError(f"no such setting: {name}")
             setattr(self.settings, name, value)
         self.known.clear()
-        self.admitted.clear()
 
     def reset(self) -> None:
         """Return to the default settings without faults and requests."""
@@ -163,9 +157,6 @@ class ProtocolServer:
             return _json(*service.bad_key()), line
         if problem := service.problem(payload):
             return _json(400, service.error(400, problem)), line
-        if wait := self._wait_for_limit():
-            refused, headers = service.limited(wait)
-            return _json(429, refused, headers), line
         idempotency = request.headers.get("idempotency-key", "")
         charged, answered = [0, 0], self.known.get(idempotency)
         if answered is None:
@@ -179,16 +170,6 @@ class ProtocolServer:
         if fault:
             _spoil_reply(fault, reply)
         return reply, line | {"idempotency": idempotency, "charged": charged, "fault": fault.kind if fault else None}
-
-    def _wait_for_limit(self) -> float:
-        """Return 0 and count the request, or the seconds until one more is within the limit."""
-        limit, now = self.settings.requests_per_minute, time.monotonic()
-        while self.admitted and self.admitted[0] <= now - self.settings.minute:
-            self.admitted.popleft()
-        if limit is not None and len(self.admitted) >= limit:
-            return self.admitted[0] + self.settings.minute - now
-        self.admitted.append(now)
-        return 0.0
 
     async def _upload(self, request: web.Request) -> tuple[Reply, Line]:
         form = await request.post()
@@ -218,9 +199,6 @@ class ProtocolServer:
     def _finish(self, batch: dict[str, Any]) -> None:
         """Answer all lines of a batch in reverse order, or half of them if it expires."""
         batch["status"] = self.settings.batch_outcome
-        if batch["status"] == "failed":
-            batch["errors"] = {"object": "list", "data": [FAILED]}
-            return
         lines = [json.loads(line) for line in self.files[batch["input_file_id"]].splitlines()]
         answered = len(lines) // 2 if batch["status"] == "expired" else len(lines)
         outputs: dict[str, list[dict[str, Any]]] = {"output": [], "error": []}

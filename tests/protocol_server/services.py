@@ -81,11 +81,6 @@ class OpenAI:
     def quota(self) -> dict[str, Any]:
         return self.error(429, OUT_OF_QUOTA, "insufficient_quota")
 
-    def limited(self, wait: float) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return body and headers of a 429 for a limit that ends in `wait` seconds."""
-        headers = {"retry-after": str(math.ceil(wait)), "retry-after-ms": str(math.ceil(wait * 1000))}
-        return self.error(429, "Rate limit reached.", "rate_limit_exceeded"), headers
-
 
 class Gemini:
     """The service behind `POST /v1beta/models/MODEL:generateContent`."""
@@ -130,17 +125,11 @@ class Gemini:
         info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID", "domain": "g"}
         return 400, self._detailed(400, "API key not valid. Please pass a valid API key.", info)
 
-    def quota(self, period: str = "Day") -> dict[str, Any]:
-        violation = {"quotaMetric": "requests", "quotaId": f"GenerateRequestsPer{period}PerProject"}
+    def quota(self) -> dict[str, Any]:
+        violation = {"quotaMetric": "requests", "quotaId": "GenerateRequestsPerDayPerProject"}
         return self._detailed(
             429, OUT_OF_QUOTA, {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
         )
-
-    def limited(self, wait: float) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return body and headers of a 429: Gemini says the wait in the body, as RetryInfo, and in no header."""
-        body = self.quota("Minute")
-        body["error"]["details"].append(retry_info(wait))
-        return body, {}
 
     def _detailed(self, status: int, message: str, detail: dict[str, Any]) -> dict[str, Any]:
         body = self.error(status, message)

@@ -123,7 +123,7 @@ class Fill:
 
 
 class Provider(Protocol):
-    """Fills slots. `name` is what users type, `model` what exactly answers, `prompt` the label of its prompt if any."""
+    """Fills slots. `name` is what users type, `model` the exact model, `prompt` the label of its prompt if any."""
 
     @property
     def name(self) -> str: ...

@@ -68,7 +68,7 @@ def portion(total: int, parts: int, index: int) -> int:
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """What the cache holds about a question: an answer or a permanent error.
+    """The cached answer to a question, or the service's permanent error.
 
     `number` (from 1) is the question's number in the request, `first` that of its first slot, `asker` who asked it.
     """

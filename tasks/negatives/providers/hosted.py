@@ -1,4 +1,4 @@
-"""What hosted language models have in common: the interface of their services, and the provider that reads answers."""
+"""The interface of the services of hosted language models, and the provider that reads their answers."""
 
 import math
 import os
@@ -24,7 +24,7 @@ IN_FLIGHT = 16  # requests of one service under way at the same time
 TIMEOUT = 120.0  # seconds until a request is sent again
 WORD_TOKENS = 16  # most tokens of an answer for each slot
 UNANSWERED = "not answered yet"
-# What reading a response raises if it is malformed, too large a number or too deep a nesting included
+# Exceptions of reading a malformed response, such as one with a too large number or too deep nesting
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -56,10 +56,10 @@ def lost(reason: str, is_free: bool = False) -> ServiceError:
 
 
 def error_of_status(status: int, reason: str, after: float | None = None, stop: bool = False) -> ServiceError:
-    """Return the error of an HTTP status; `stop` says that the response's body tells of no key or no money.
+    """Return the error of an HTTP status; `stop`: the response's body says that the key is wrong or the money spent.
 
-    Redirects are not followed: the key and the prompts would go to whoever they name. A service that says itself that
-    it failed (500, 503, 529) charges nothing; what a gateway says (502, 504, …) leaves that open.
+    Redirects are not followed, because the key and the prompts would go to another server. A service that reports its
+    own failure (500, 503, 529) charges nothing; an error of a gateway (502, 504, …) may have cost something.
     """
     if status < 400:
         return ServiceError(

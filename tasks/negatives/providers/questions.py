@@ -1,4 +1,4 @@
-"""What a language model is asked about a query, and how its answer is read.
+"""The questions to a language model about queries, and the reading of its answers.
 
 A question is a line such as `person [4 opens: A closes B fixes] the [5 door: A window B box].`: each slot has a number,
 its word, and the words on offer by letter. The answer is a JSON object from numbers to letters, whose schema is the

@@ -27,7 +27,7 @@ OPTIONAL = ("vid", "masked_query", "provider", "similarity")
 
 @dataclass(frozen=True)
 class QualityTables:
-    """What `penumbra quality` prints: a table for each provider, and notes on what was not evaluated."""
+    """The output of `penumbra quality`: a table for each provider, and notes on what was not evaluated."""
 
     artifact: Artifact
     page: str

@@ -140,7 +140,7 @@ def put_samples(
 
 
 class Judge(Protocol):
-    """What scores sentences; `LanguageModel` is one."""
+    """Scores sentences, as `LanguageModel` does."""
 
     def log_probabilities(self, texts: Sequence[str]) -> list[tuple[float, int]]:
         """Return the natural log-probability of each sentence, and its number of tokens."""

@@ -16,7 +16,8 @@ from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.files import NegativesError
-from penumbra.tasks.negatives.parameters import NegativeSource
+from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters
+from penumbra.tasks.negatives.references import Queries
 from penumbra.tasks.negatives.selection import Choosing
 from penumbra.tasks.negatives.sentence_negatives import (
     TOO_FEW,
@@ -198,8 +199,8 @@ def test_a_file_of_another_data_set_is_an_error(make: Make, tmp_path: Path) -> N
 def test_without_a_file_it_is_what_was_imported_last(make: Make, store: Store, tmp_path: Path) -> None:
     stage = make(put(tmp_path / "one.csv", {}))
     (tmp_path / "one.csv").write_text(f"qid,level,query\n{QID},2,person eats.\n")
-    parents = stage.annotations, stage.tags, stage.dictionary, stage.embeddings
-    newest = NegativeSource(source="imported"), Choosing(), Encoding()
+    queries = Queries(stage.annotations, stage.tags, stage.embeddings, stage.annotations)
+    asked = queries, stage.dictionary, NegativesParameters(sourcing=NegativeSource(source="imported"))
     with pytest.raises(ArtifactError, match="no negatives of corner were imported: penumbra run import-negatives"):
-        make_sentence_negatives(*parents, *newest)
-    assert build(stage) == make_sentence_negatives(*parents, *newest)
+        make_sentence_negatives(*asked)
+    assert build(stage) == make_sentence_negatives(*asked)
