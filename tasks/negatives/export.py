@@ -6,12 +6,11 @@ The folder has README.md (the card), negatives/train.parquet (one negative in ea
 import csv
 import io
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -188,23 +187,23 @@ def write_folder(
     named = {re.sub(r"\W", "_", split): split for split in splits}  # `datasets` takes letters, digits, underscores
     files = {NEGATIVES: {"train": f"{NEGATIVES}/train.parquet"}, QUERIES: {n: f"{QUERIES}/{n}.parquet" for n in named}}
     names = ["README.md", *(file for paths in files.values() for file in paths.values())]
-    draft = folder / f".draft-{os.getpid()}"
     try:
-        for config in files:
-            (draft / config).mkdir(parents=True)
-            (folder / config).mkdir(exist_ok=True)
-        write_parquet(rows, draft / files[NEGATIVES]["train"])
-        for split, file in files[QUERIES].items():
-            parts = store.parts(annotations, ["split", *QUERY_COLUMNS])
-            queries = (part.filter(pc.equal(part["split"], named[split])).select(QUERY_COLUMNS) for part in parts)
-            _write_tables((table.cast(QUERY_SCHEMA) for table in queries), QUERY_SCHEMA, draft / file)
-        (draft / "README.md").write_text(_card(store, negatives, name, licence, files, notes), encoding="utf-8")
-        for file in reversed(names):  # the card last
-            (draft / file).replace(folder / file)
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".draft-", dir=folder) as temporary:
+            draft = Path(temporary)
+            for config in files:
+                (draft / config).mkdir()
+                (folder / config).mkdir(exist_ok=True)
+            write_parquet(rows, draft / files[NEGATIVES]["train"])
+            for split, file in files[QUERIES].items():
+                parts = store.parts(annotations, ["split", *QUERY_COLUMNS])
+                queries = (part.filter(pc.equal(part["split"], named[split])).select(QUERY_COLUMNS) for part in parts)
+                _write_tables((table.cast(QUERY_SCHEMA) for table in queries), QUERY_SCHEMA, draft / file)
+            (draft / "README.md").write_text(_card(store, negatives, name, licence, files, notes), encoding="utf-8")
+            for file in reversed(names):  # the card last
+                (draft / file).replace(folder / file)
     except OSError as error:
         raise PenumbraError(f"--output {folder} can't be written ({error.strerror or error}): name a folder") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     for note in notes:
         warn(note)
     return names

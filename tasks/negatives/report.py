@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penumbra.artifacts.manifest import Artifact, Part
-from penumbra.artifacts.markdown import bold, code, counted, markdown_table
+from penumbra.artifacts.markdown import bold, code, counted, markdown_table, plain
 from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.judging import STAGE as JUDGING
@@ -94,19 +94,12 @@ def write_report(store: Store, made: Negatives) -> str:
     manifest = store.manifest(made.negatives)
     notes = sorted(manifest.notes.items(), key=lambda item: -item[1])
     candidates = ["## Candidates refused", markdown_table(("reason", "count"), notes)] if notes else []
-    outcome = f"**{counted(manifest.rows, 'negative')}, {manifest.taken - manifest.kept:,} rejected.**"
-    if made.masks:
-        taken, is_trained = store.manifest(made.masks).taken, made.negatives.stage != JUDGING
-        outcome = (
-            f"**{counted(manifest.rows, 'negative')} for {counted(taken, TRAINING if is_trained else 'query')}; "
-            f"{complete:,} of them "
-            f"({complete / max(1, taken):.1%}) have all three levels.**"
-        )
     return "\n\n".join(
         [
             f"# {made.annotations.dataset}: hard negatives{'' if made.masks else ' that are whole sentences'}",
             *([f"**{verdict[0].upper()}{verdict[1:]}.**"] if (verdict := _verdict(store, made)) else []),
-            f"{outcome} Their folder: `{made.negatives.path}`.",
+            f"{plain(outcome_line(store, made))}; {complete:,} queries have all three levels. "
+            f"Their folder: `{made.negatives.path}`.",
             "## Examples",
             markdown_table(("level", "sentence"), examples),
             "## Figures by level",
