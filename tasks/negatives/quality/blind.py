@@ -174,7 +174,12 @@ def _read_answers(sheet: Path, key: Key) -> Iterator[tuple[str, dict[str, bool |
     try:
         head = sheet.read_text(encoding="utf-8-sig").partition("\n")[0]
         delimiter = max(",;\t", key=head.count)  # a spreadsheet may save other ones
-        options = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False, "engine": "python"}
+        options: dict[str, Any] = {
+            "dtype": str,
+            "keep_default_na": False,
+            "skip_blank_lines": False,
+            "engine": "python",
+        }
         rows = pd.read_csv(sheet, sep=delimiter, encoding="utf-8-sig", **options)
     except (OSError, ValueError) as error:
         raise NegativesError(f"{sheet} can't be read ({error}): save it as CSV in UTF-8") from None
