@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from math import log1p
+from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,7 +93,8 @@ class Context:
     ) -> Callable[[str, str], float]:
         """Return a function of a word and its class: how common it is in the relations of token `at`.
 
-        `words` replace other tokens. A relation counts as log(1 + its smoothed count), at most 2.
+        `words` replace other tokens. A relation counts as the log of its smoothed count, at most 2: one seen once
+        says nothing.
         """
         own = [edge for edge in edges if at in (edge.head, edge.preposition, edge.dependent)]
         lemmas = {
@@ -107,7 +108,7 @@ class Context:
             found = (
                 Relation(lemmas[head], kind, lemmas.get(case, ""), lemmas[place]) for head, kind, case, place in own
             )
-            return sum(min(log1p(self.preferences.counts.get(relation, 0.0)), 2.0) for relation in found)
+            return sum(min(log(max(self.preferences.counts.get(relation, 0.0), 1.0)), 2.0) for relation in found)
 
         return attested
 
