@@ -55,11 +55,3 @@ def test_unchanged_files_are_read_once(tmp_path: Path, read: list[str]) -> None:
     changed = digests_of(files)
     assert read[3:] == [str(files[1])]
     assert [a == b for a, b in zip(first, changed, strict=True)] == [True, False, True]
-
-
-def test_a_damaged_cache_is_ignored(tmp_path: Path, memory: Path, read: list[str]) -> None:
-    path = old(tmp_path / "a", "1")
-    memory.parent.mkdir()
-    memory.write_text("no database")
-    assert digests_of([path]) == digests_of([path])
-    assert len(read) == 2

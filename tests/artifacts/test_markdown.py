@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penumbra.artifacts.locations import PROJECT
-from penumbra.artifacts.markdown import bold, code, counted, markdown_table, plain, printable
+from penumbra.artifacts.markdown import bold, code, counted, markdown_table, plain
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
 
 TEXTS = [
@@ -29,14 +29,6 @@ def test_no_text_is_markup(text: str, write: Any) -> None:
     for page in (write(text), f"Found {write(text)}.", markdown_table(("a", "b"), [(write(text), text)])):
         assert kinds(page).keys() <= HARMLESS
         assert columns(page) <= {(2,)}
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_code_is_shown_literally(text: str) -> None:
-    from markdown_it import MarkdownIt
-
-    [token] = [token for token in MarkdownIt("commonmark").parse(code(text)) if token.type == "inline"]
-    assert [child.content for child in token.children or ()] == [printable(" ".join(text.split()))]
 
 
 def test_a_count_has_its_unit_in_the_singular_or_plural() -> None:

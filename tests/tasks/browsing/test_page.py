@@ -244,20 +244,6 @@ class TestUsual:
         assert page("document.querySelectorAll('#detail .saliency path').length") == 1
         assert page("document.querySelectorAll('#detail .lane').length") == 3
 
-    def test_on_a_narrow_screen_nothing_is_cut_off(self, tab: Page, usual: Path) -> None:
-        page = Shown(tab, usual, *NARROW)
-        assert page("document.documentElement.scrollWidth") == NARROW[0]
-        assert page("getComputedStyle(document.getElementById('detail')).display") == "none"
-        over = "it.scrollHeight > it.clientHeight + 1 || it.scrollWidth > it.clientWidth"
-        assert page(f"[...document.querySelectorAll('.row')].filter(it => {over}).map(it => it.textContent)") == []
-        page("document.getElementById('row-0').click()")
-        assert page("getComputedStyle(document.getElementById('detail')).display") == "block"
-        assert page("document.activeElement.id") == "detail"
-        assert page("document.documentElement.scrollWidth") == NARROW[0]
-        page.press("Escape")
-        assert page("getComputedStyle(document.getElementById('detail')).display") == "none"
-        assert page("document.activeElement.id") == "list"
-
 
 @needs_chromium
 @pytest.mark.slow

@@ -36,13 +36,6 @@ def test_a_sentence_is_in_its_window_and_nowhere_else() -> None:
     assert not clips[3:].any()
 
 
-def test_words_of_like_meaning_are_nearer_than_others() -> None:
-    sentences = [((word, 1.0),) for word in ("sofa", "couch", "door", "laugh", "eat", "cook", "window", "broom")]
-    found = World(sentences, sentences, Simulation(difficulty="easy").numbers() | {"own": 0.0})
-    near, far = (found.vectors["sofa"] @ found.vectors[other] for other in ("couch", "laugh"))
-    assert near > far + 0.3
-
-
 def test_an_other_event_never_says_what_the_video_s_own_sentence_does() -> None:
     found, own = world(sharing=1.0), [Planted(OPEN, ((0.0, 1.0),))]
     draws = np.random.default_rng(0)

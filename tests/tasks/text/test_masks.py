@@ -76,21 +76,6 @@ def test_a_noun_that_a_pronoun_repeats_comes_last() -> None:
     assert order([token("person", "noun", subject=True), pronoun, *rest])[-1] == "person"
 
 
-def test_whole_queries(nlp: Language) -> None:
-    def masked(text: str, ratios: tuple[float, float, float] = RATIOS) -> list[str]:
-        (tokens,) = tag_texts([text], nlp)
-        return [level["masked_query"] for level in mask_query(tokens, ratios)]
-
-    assert masked(TEXTS[0]) == [
-        "a person <mask> the red box under the table.",
-        "a person <mask> the red <mask> under the <mask>.",
-        "a person <mask> the <mask> <mask> under the <mask>.",
-    ]
-    assert masked(TEXTS[0], ALL)[2] == "a person <mask> the <mask> <mask> <mask> the <mask>."
-    assert masked("person opening a door.")[2] == "<mask> <mask> a <mask>."
-    assert masked("a person is sitting on a chair.")[2] == "a person is <mask> <mask> a <mask>."
-
-
 @pytest.mark.parametrize("ratios", [RATIOS, (0.1, 0.3, 0.5), ALL])
 def test_levels_are_nested_and_only_masked_words_change(nlp: Language, ratios: tuple[float, float, float]) -> None:
     for text, tokens in zip(TEXTS, tag_texts(TEXTS, nlp), strict=True):
