@@ -60,14 +60,16 @@ PLANNED = {  # by what a line contains
 }
 BEFORE = {  # what a reader of a page has done, or has from elsewhere
     "docs/guides/quality.md": ("penumbra run build-negatives mine",),
-    "docs/guides/bm-detr.md": ("penumbra run extract-features charades-sta",),
+    "docs/guides/bm-detr.md": tuple(
+        f"penumbra run {flow} charades-sta" for flow in ("build-negatives", "extract-features")
+    ),
     "docs/guides/predicting.md": ("penumbra run train-grounding scenes --param seed=1",),  # the newest reads CLIP
 }
 SAMPLES = (  # blocks with such a text are no commands
     ("README.md", "  level 1  "),
     ("docs/guides/data.md", '{"qid": 1,'),
     ("docs/guides/data.md", "build-negatives:\n"),
-    ("docs/guides/artifacts.md", "penumbra: mine/negatives: takes"),
+    ("docs/guides/artifacts.md", "penumbra: mine/negatives:"),
     ("docs/scale.md", "```"),  # tests/docs/test_scale.py
     ("docs/extending.md", ""),  # tests/docs/test_extending.py
 )
