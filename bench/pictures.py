@@ -25,7 +25,7 @@ from penumbra.artifacts.store import Store
 from tests.browser import Page, browser
 
 PICTURES = PROJECT / "docs" / "pictures"
-FILM, SENTENCE = PROJECT / "examples" / "unseen_scene.mp4", "a person is waving next to the brown stool."
+FILM, SENTENCE = PROJECT / "examples" / "unseen_scene.mp4", "the woman waves."
 WIDTH = 1280
 PENUMBRA = "penumbra"
 PATIENCE = 900.0  # seconds
