@@ -172,15 +172,11 @@ def score_sheet(sheet: Path) -> tuple[list[Figure], list[tuple[str, Table]], lis
 def _read_answers(sheet: Path, key: Key) -> Iterator[tuple[str, dict[str, bool | None]]]:
     """Yield the id of each row with the answer to each question; None for a blank."""
     try:
-        head = sheet.read_text(encoding="utf-8-sig").partition("\n")[0]
-        delimiter = max(",;\t", key=head.count)  # a spreadsheet may save other ones
-        options: dict[str, Any] = {
-            "dtype": str,
-            "keep_default_na": False,
-            "skip_blank_lines": False,
-            "engine": "python",
-        }
-        rows = pd.read_csv(sheet, sep=delimiter, encoding="utf-8-sig", **options)
+        text = sheet.read_text(encoding="utf-8-sig")
+        delimiter = max(",;\t", key=text.partition("\n")[0].count)  # a spreadsheet may save other ones
+        rows = pd.read_csv(
+            io.StringIO(text), sep=delimiter, dtype=str, keep_default_na=False, skip_blank_lines=False, engine="python"
+        )
     except (OSError, ValueError) as error:
         raise NegativesError(f"{sheet} can't be read ({error}): save it as CSV in UTF-8") from None
     if lacking := [column for column in COLUMNS if column not in rows]:
