@@ -21,7 +21,7 @@ from penumbra.tasks.grounding.ablation import table_text
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.configs import Inputs, Training
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
-from penumbra.tasks.grounding.runs import CONSTANT, RunError, run_folder
+from penumbra.tasks.grounding.runs import CONSTANT, WITH_REJECTION, RunError, run_folder
 from penumbra.tasks.grounding.training.presets import with_preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips
 from penumbra.tasks.negatives.filling import Filling
@@ -127,6 +127,26 @@ def test_figures_and_failures_are_a_table_and_an_artifact(world: tuple[Store, Ar
     base = next(line for line in lines if line.startswith("| base | nobody |"))
     assert f"| {mean:.2f} ± " in base
     assert next(line for line in lines if line.startswith("| gpt |")).endswith("| – | – | – |")
+
+
+def test_each_row_is_asked_the_negatives_of_several_providers(dataset: Dataset, world: tuple[Store, Artifact]) -> None:
+    store, _ = world
+    made: Artifact = ablation(dataset, "rejection", ("base", "other videos"), 1, **PARAMETERS)
+    rows, kinds = store.table(made).to_pylist(), {"another video", "near real"}
+    kinds |= {f"level {level} by {provider}" for level in (1, 2, 3) for provider in ("corpus", "random")}
+    for label in ("base", "other videos"):
+        for split in ("test", "composition"):
+            found = {row["metric"] for row in rows if (row["row"], row["split"]) == (label, split)}
+            assert {f"{metric}, {kind}" for metric in ("AUROC", "rejected") for kind in kinds} <= found
+            assert {WITH_REJECTION, "calibration error", "group score, near real"} <= found
+    heads = [line for line in table_text(made).splitlines() if line.startswith("|  | ")]
+    assert [head.split(" | ")[2] for head in heads] == ["Test-Trivial R1@0.5", "Novel-Composition R1@0.5"]
+    assert all("AUROC, level 1 by random" in head for head in heads)
+    assert store.newest_if_any("little", "judging_negatives") is not None
+    judged = [store.manifest(parent).parents for parent in store.manifest(made).parents]
+    asked = {parent.stage for parents in judged for parent in parents}
+    assert "existence" in asked
+    assert "judging_negatives" not in asked
 
 
 def test_finished_trainings_are_reused_after_a_kill(
