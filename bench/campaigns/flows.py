@@ -38,9 +38,7 @@ EPOCHS = 6
 MODEL = {
     "name": "qd_detr",
     "hidden": 8,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "ablation": {"queries": 3, "heads": 2, "feed_forward": 8},
+    "ablation": {"encoder_layers": 1, "decoder_layers": 1, "queries": 3, "heads": 2, "feed_forward": 8},
     "losses": {"shine": True},
 }
 NEGATIVES = {"filling": {"candidates": 2}, "judging": {"judge": False}}
