@@ -87,7 +87,13 @@ def world(films: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFa
         annotated = json.loads((films / "train.json").read_text())
         usual = {"words": [], "provider": "random", "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
         rows = [
-            usual | {"qid": f"{vid}_train_{n}", "level": level, "query": text, "negative": f"{text} {level}"}
+            usual
+            | {
+                "qid": f"{vid}_train_{n}",
+                "level": level,
+                "query": text,
+                "negative": f"a dog sleeps on {n} sofas {level}",
+            }
             for vid, video in annotated.items()
             for n, text in enumerate(video["sentences"])
             for level in (1, 2, 3)
