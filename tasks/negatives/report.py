@@ -98,7 +98,7 @@ def write_report(store: Store, made: Negatives) -> str:
         [
             f"# {made.annotations.dataset}: hard negatives{'' if made.masks else ' that are whole sentences'}",
             *([f"**{verdict[0].upper()}{verdict[1:]}.**"] if (verdict := _verdict(store, made)) else []),
-            f"{plain(outcome_line(store, made))}; {complete:,} queries have all three levels. "
+            f"{plain(outcome_line(store, made))}; {counted(complete, 'query')} with all three levels. "
             f"Their folder: `{made.negatives.path}`.",
             "## Examples",
             markdown_table(("level", "sentence"), examples),

@@ -17,7 +17,7 @@ from tests.docs.test_blocks import here, penumbra  # noqa: F401 - a fixture
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 COMMAND = re.compile(r"(?<!install )\bpenumbra (?:--help|[a-z]+(?:-[a-z]+)*(?: [^`;:,()\n]+)?)")
-AFTER = re.compile(r" (?:makes|mends|takes|names|unpins|lists|says|shows|on a machine|needs)\b.*")
+AFTER = re.compile(r" (?:makes|repairs|takes|names|unpins|lists|says|shows|on a machine|needs)\b.*")
 OPTION = re.compile(r"(?<=[ `])--[a-z-]+(?: '?[\w.]+=[^\s,;]+)?")
 TOOL = re.compile(r"`((?:hf|python|pip) [^`]+)`|(pip install '?penumbra\[\w+\]'?)")
 COSTLY = {"run": "--dry-run", "ablation": "--dry-run", "fetch": "--help", "serve": "--help", "review": "--help"}
@@ -98,8 +98,8 @@ def test_remedies_work(here: Path) -> None:  # noqa: F811
     found = [fault for line, remedy in BEFORE_ANYTHING for fault in check(line, remedy)]
     for line in ("build-negatives mine", "extract-features mine", "train-grounding mine"):
         assert penumbra(f"penumbra run {line}") == ""
-    found += check("penumbra compare mine", "penumbra run train-grounding mine --param seed=1")
-    assert penumbra("penumbra run train-grounding mine --param seed=1") == ""
+    found += check("penumbra compare mine", "penumbra run train-grounding mine --param training.seed=1")
+    assert penumbra("penumbra run train-grounding mine --param training.seed=1") == ""
     assert penumbra("penumbra artifacts pin mine/negatives") == ""
     [part] = Path(Store().newest("mine", "tags").path).glob("part-*.parquet")
     part.write_bytes(b"damaged")

@@ -219,7 +219,7 @@ def newest_runs(dataset: str | None, number: int) -> list[str]:
     found = Store().find(dataset, STAGE)[-number:]
     if len(found) < number:
         there = counted(len(found), "run") + (f" on {dataset}" if dataset else "")
-        command = "train-grounding {} --param seed=1" if found else "full-pipeline {}"
+        command = "train-grounding {} --param training.seed=1" if found else "full-pipeline {}"
         raise ArtifactError(f"{number} needed, {there} found: penumbra run {command.format(dataset or SAMPLE)}")
     return list(map(name_of, found))
 

@@ -27,6 +27,7 @@ from penumbra.tasks.negatives.providers import Fill, MaskedQuery, SharedSettings
 from penumbra.tasks.negatives.providers.questions import load_prompt
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.negatives.providers.vocabulary import MODIFIERS, Context, Vocabulary, Words
+from penumbra.tasks.progress import counting
 from penumbra.tasks.text import wordnet
 from penumbra.tasks.text.masks import render
 from penumbra.tasks.text.relations import Tokens, edges
@@ -92,8 +93,11 @@ class LlamaProvider:
             lengths = map(len, self.language_model.tokens([beam.text({}) for beam in beams]))
             for beam, length in zip(beams, lengths, strict=True):
                 beam.begin(is_readable=length < self.language_model.longest)
+            report = counting("slots", sum(len(beam.turns) for beam in beams))
             for turn in range(max((len(beam.turns) for beam in beams), default=0)):
-                self._fill([beam for beam in beams if turn < len(beam.turns)], turn)
+                open_beams = [beam for beam in beams if turn < len(beam.turns)]
+                self._fill(open_beams, turn)
+                report(len(open_beams))
             for beam in beams:
                 yield from beam.fills(candidates)
 
