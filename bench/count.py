@@ -26,6 +26,7 @@ START, LOSSES = "models/qd_detr.py", "models/losses.py"
 EDITED = "tasks/text/masks.py"
 ACTIONS = ("a person opens", "a man closes", "a woman takes")
 SENTENCES = [f"{action} the {noun}." for action in ACTIONS for noun in ("door", "box", "bag")]
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 EXCEPTION = re.compile(r"^class \w+\(.*(?:Error|Exception)\b.*\):", re.MULTILINE)
 
 
@@ -67,8 +68,11 @@ def _groups(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _groups(inner)
 
 
-def entered() -> tuple[int, int]:
-    """Return the number of files and of functions that `penumbra.build_negatives` of nine sentences enters."""
+def entered() -> tuple[int, int, int]:
+    """Return how many files and functions `penumbra.build_negatives` of nine sentences enters, and blocks of code.
+
+    Bodies of classes, and comprehensions, which are functions of their own in Python 3.11 only, are blocks as well.
+    """
     entered = set[CodeType]()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -86,9 +90,10 @@ def entered() -> tuple[int, int]:
     inside = tuple(
         f"{folder}{os.sep}" for folder in PROJECT.iterdir() if folder.is_dir() and folder.name not in OUTSIDE
     )
-    code = {(os.path.realpath(it.co_filename), it.co_qualname) for it in entered if it.co_name != "<module>"}
-    ours = {(file, name) for file, name in code if file.startswith(inside) and f"{os.sep}." not in file}
-    return len({file for file, _ in ours}), len(ours)
+    code = {(os.path.realpath(it.co_filename), it.co_qualname): it for it in entered if it.co_name != "<module>"}
+    ours = {place: it for place, it in code.items() if place[0].startswith(inside) and f"{os.sep}." not in place[0]}
+    functions = [it for it in ours.values() if it.co_flags & inspect.CO_OPTIMIZED and it.co_name not in COMPREHENSIONS]
+    return len({file for file, _ in ours}), len(functions), len(ours)
 
 
 def imported(start: Path, files: dict[Path, str]) -> set[Path]:
@@ -119,7 +124,7 @@ def resolved(file: str) -> tuple[int, int]:
 
 def main() -> None:
     """Print each figure on a line."""
-    number, functions = entered()  # before anything of the project is imported
+    number, functions, blocks = entered()  # before anything of the project is imported
     from penumbra.flows.registry import FLOWS
 
     files = sources()
@@ -135,7 +140,10 @@ def main() -> None:
     by_flow = {flow: parameters(flow) for flow in FLOWS}
     distinct = {place for places in by_flow.values() for place in places}
     print(f"parameters: {len(distinct)} distinct;", ", ".join(f"{flow} {len(own)}" for flow, own in by_flow.items()))
-    print(f"penumbra.build_negatives of nine sentences enters {number} files and {functions} functions")
+    print(
+        f"penumbra.build_negatives of nine sentences enters {number} files and {functions} functions "
+        f"({blocks} with bodies of classes and comprehensions)"
+    )
     reached = imported(Path(START), files) | imported(Path(LOSSES), files)
     print(f"{START} to its last loss and matching: {len(reached)} files")
     print(f"go-to-definition on the imports of {EDITED}: {' of '.join(map(str, resolved(EDITED)))}")

@@ -30,8 +30,7 @@ from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips
-from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.negatives.references import Negatives
+from penumbra.tasks.negatives.parameters import Negatives, NegativesParameters
 from penumbra.tasks.stage import is_planned, logger, merge
 
 

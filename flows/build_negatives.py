@@ -10,22 +10,18 @@ from dataclasses import replace
 from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.store import Store
 from penumbra.flows.named_flow import completed_state, named_flow
-from penumbra.tasks.data.annotations import TRAINING, read_annotations
+from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
-from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill, with_provider
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
-from penumbra.tasks.negatives.judging import FalseSentences, JudgingNegatives
-from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
-from penumbra.tasks.negatives.references import Negatives, Queries
+from penumbra.tasks.negatives.parameters import Negatives, NegativeSource, NegativesParameters, QualityConfig, Queries
 from penumbra.tasks.negatives.report import Rejected, report_negatives
 from penumbra.tasks.negatives.reviews import reviews_of
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
-from penumbra.tasks.stage import is_planned, plan_if, run
+from penumbra.tasks.stage import plan_if, run
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.embeddings import Embeddings, Encoding
 from penumbra.tasks.text.masks import Masking, Masks
@@ -70,16 +66,18 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
     if settings.sourcing.source != "fills":
         return sentences_of(queries, dictionary, settings)
     splits = settings.sourcing.splits
-    check_splits(annotations, splits)
+    if settings.sourcing.is_for_judging:
+        from penumbra.tasks.negatives.judging import JudgingNegatives, check_splits
+
+        check_splits(annotations, splits)
     masks = run(Masks(annotations, tags, settings.masking, splits))
     filling = with_provider(settings.filling, dataset)
     unanswered = ask_hosted(annotations, tags, masks, dictionary, filling)
     with plan_if(filling.dry_run):  # a dry run only reports the price
         fills = fill(annotations, tags, masks, dictionary, filling, unanswered)
-        stage = JudgingNegatives if settings.sourcing.is_for_judging else ChosenNegatives
-        embeddings = queries.embeddings
-        if stage is JudgingNegatives:
-            embeddings = run(Embeddings(annotations, settings.encoding, splits))
+        stage, embeddings = ChosenNegatives, queries.embeddings
+        if settings.sourcing.is_for_judging:
+            stage, embeddings = JudgingNegatives, run(Embeddings(annotations, settings.encoding, splits))
         parents = annotations, tags, masks, dictionary, fills, embeddings
         chosen = run(stage(*parents, settings.choosing, settings.encoding, reviews_of(dataset.name)))
         quality = quality_of(chosen, queries, settings)
@@ -94,6 +92,8 @@ def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesPara
 
     annotations, tags, embeddings, in_video = queries
     if settings.sourcing.kind:
+        from penumbra.tasks.negatives.judging import FalseSentences
+
         sentences = run(FalseSentences(annotations, settings.sourcing))
     else:
         sentences = make_sentence_negatives(queries, dictionary, settings, reviews_of(annotations.dataset))
@@ -101,17 +101,6 @@ def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesPara
     rejected = run(Rejected((annotations, tags, sentences)))
     result = Negatives(annotations, tags, dictionary, None, (), embeddings, sentences, in_video, rejected, quality)
     return replace(result, outcome=report_negatives(result))
-
-
-def check_splits(annotations: Artifact, splits: tuple[str, ...]) -> None:
-    """Raise `NegativesError` naming a split without a query."""
-    if splits == TRAINING or (is_planned() and not Store().has(annotations)):
-        return
-    known = dict.fromkeys(
-        split for part in Store().parts(annotations, ["split"]) for split in part["split"].to_pylist()
-    )
-    if unknown := [split for split in splits if split not in known]:
-        raise NegativesError(f"no query is of split {', '.join(unknown)}; there is: {', '.join(known)}")
 
 
 def quality_of(negatives: Artifact, queries: Queries, settings: NegativesParameters) -> Artifact | None:

@@ -15,8 +15,7 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import use_engine
 from penumbra.tasks.negatives.files import check_file, read_entries
-from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
-from penumbra.tasks.negatives.references import Negatives
+from penumbra.tasks.negatives.parameters import Negatives, NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.selection import Choosing
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.tags import Tagging

@@ -1,8 +1,7 @@
 """Run or plan a flow in this process, with the parameters of its deployment and those that the caller names."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -107,19 +106,3 @@ def check_server() -> None:
                 f"no Prefect server answers at {address} ({type(fault).__name__}): start it, or "
                 "unset PREFECT_API_URL to run without one"
             ) from None
-
-
-@contextmanager
-def warnings_only() -> Iterator[None]:
-    """Log only warnings, and show no progress bars of loaded weights."""
-    from transformers.utils import logging as transformers_logging
-
-    had_bars, before = transformers_logging.is_progress_bar_enabled(), logging.root.manager.disable
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.disable(logging.INFO)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-        if had_bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

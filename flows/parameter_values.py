@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from penumbra.artifacts.markdown import CONTROLS
 
@@ -12,13 +13,6 @@ DEEPEST = 20  # lists and groups within each other
 WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,2})?")
-
-
-class RefusedError(yaml.MarkedYAMLError):  # type: ignore[misc]
-    """Text that may be YAML, but is not accepted."""
-
-    def __init__(self, problem: str, mark: Any = None) -> None:
-        super().__init__(problem=problem, problem_mark=mark)
 
 
 class JsonLoader(yaml.SafeLoader):  # type: ignore[misc]
@@ -32,9 +26,9 @@ class JsonLoader(yaml.SafeLoader):  # type: ignore[misc]
         event = self.peek_event()
         if event.anchor or getattr(event, "tag", None):
             problem = "it has a tag, an anchor or an alias; text with & * or ! needs quotes"
-            raise RefusedError(problem, event.start_mark)
+            raise ConstructorError(None, None, problem, event.start_mark)
         if self.depth > DEEPEST:
-            raise RefusedError(f"it has more than {DEEPEST} levels", event.start_mark)
+            raise ConstructorError(None, None, f"it has more than {DEEPEST} levels", event.start_mark)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -46,14 +40,14 @@ class JsonLoader(yaml.SafeLoader):  # type: ignore[misc]
         for key, value in node.value:
             name = self.construct_object(key, deep=True)
             if isinstance(name, list | dict) or name in mapping:
-                raise RefusedError("it has a name twice, or a name that is no text", key.start_mark)
+                raise ConstructorError(None, None, "it has a name twice, or a name that is no text", key.start_mark)
             mapping[name] = self.construct_object(value, deep=True)
         return mapping
 
     def construct_yaml_str(self, node: Any) -> Any:
         """Return the value of a word, or the text in quotes."""
         if found := CONTROLS.search(node.value):
-            raise RefusedError(f"it has the control character U+{ord(found[0]):04X}", node.start_mark)
+            raise ConstructorError(None, None, f"it has the control character U+{ord(found[0]):04X}", node.start_mark)
         text = node.value
         if node.style is not None or not (text.lower() in WORDS or NUMBER.fullmatch(text)):
             return text
@@ -66,9 +60,9 @@ JsonLoader.add_constructor("tag:yaml.org,2002:str", JsonLoader.construct_yaml_st
 
 
 def read_value(text: str) -> Any:
-    """Return the value of YAML text; raise `yaml.YAMLError` or, if it is refused, its subclass `RefusedError`."""
+    """Return the value of YAML text; raise `yaml.YAMLError`, which is `ConstructorError` if it is refused."""
     if len(text) > LONGEST:
-        raise RefusedError(f"it has more than {LONGEST:,} characters")
+        raise ConstructorError(None, None, f"it has more than {LONGEST:,} characters")
     if found := CONTROLS.search(text.replace("\r\n", "\n")):
-        raise RefusedError(f"it has the control character U+{ord(found[0]):04X}")
+        raise ConstructorError(None, None, f"it has the control character U+{ord(found[0]):04X}")
     return yaml.load(text, JsonLoader)  # noqa: S506 (it makes nothing but JSON's values)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, ge
 import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+from yaml.constructor import ConstructorError
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
@@ -250,7 +251,7 @@ def parameters_in(file: Path) -> dict[str, Any]:
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
     """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; raise `ParameterError` for what is refused."""
-    from penumbra.flows.parameter_values import RefusedError, read_value
+    from penumbra.flows.parameter_values import read_value
 
     values: dict[str, Any] = {}
     for pair in pairs:
@@ -260,7 +261,7 @@ def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
             raise ParameterError(f"{label} is no NAME=VALUE, as in filling.candidates=4")
         try:
             values[name] = read_value(text)
-        except RefusedError as error:
+        except ConstructorError as error:
             raise ParameterError(f"{label} is refused: {error.problem}") from None
         except yaml.YAMLError:
             values[name] = text

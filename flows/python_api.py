@@ -4,9 +4,12 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from prefect.settings import PREFECT_API_URL
+from pydantic import ValidationError
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
@@ -14,13 +17,11 @@ from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.console_output import bars_on
-from penumbra.flows.local_run import prepare, run_flow, server_address, warnings_only
 from penumbra.flows.safe_console import SafeConsole
-from penumbra.tasks.data.dataset import DatasetError
+from penumbra.tasks.data.dataset import Dataset, DatasetError
 from penumbra.tasks.data.queries import write_queries
-from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.progress import bars_shown
+from penumbra.tasks.negatives.parameters import Negatives, NegativesParameters
+from penumbra.tasks.progress import bars_shown, warnings_only
 from penumbra.tasks.stage import FEW_ROWS, IS_THERE, Parameters, planning, without_prefect
 
 if TYPE_CHECKING:
@@ -48,18 +49,33 @@ def negatives_for(
         files = write_queries(queries, folder)
         dataset = {"name": name or UNNAMED, "folder": str(folder), "files": files, "english": english}
         changes = {"dataset": dataset, **{group: _plain(value) for group, value in groups.items()}}
-        _, _, parameters = prepare("build-negatives", name or UNNAMED, changes)
-        settings = NegativesParameters(**{group: parameters[group] for group in NegativesParameters.model_fields})
+        read, settings = _parameters(name, changes)
         with planning() as plan:
-            planned = negatives_of(parameters["dataset"], settings)
+            planned = negatives_of(read, settings)
         if all(state == IS_THERE for _, state, _ in plan.rows) and Store().manifest(planned.negatives).kept:
             return planned.negatives
         with warnings_only() if quiet else nullcontext():
-            if server_address() or settings.filling.hosted or len(queries) > FEW_ROWS:
+            if PREFECT_API_URL.value() or settings.filling.hosted or len(queries) > FEW_ROWS:
+                from penumbra.flows.local_run import run_flow
+
                 result: Negatives = run_flow("build-negatives", name or UNNAMED, changes)
                 return result.negatives
             with Store().use(name or UNNAMED), without_prefect(), _bars():
-                return negatives_of(parameters["dataset"], settings).negatives
+                return negatives_of(read, settings).negatives
+
+
+def _parameters(name: str | None, changes: dict[str, Any]) -> tuple[Dataset, NegativesParameters]:
+    """Return the data set and the parameters; a data set with a name may have a file of its own parameters."""
+    if name is None:
+        with suppress(ValidationError):  # `prepare` says what is wrong, or takes `openai` as `[openai]`
+            groups = {group: value for group, value in changes.items() if group != "dataset"}
+            return Dataset.model_validate(changes["dataset"]), NegativesParameters.model_validate(groups)
+    from penumbra.flows.local_run import prepare
+
+    _, _, values = prepare("build-negatives", name or UNNAMED, changes)
+    return values["dataset"], NegativesParameters(
+        **{group: values[group] for group in NegativesParameters.model_fields}
+    )
 
 
 @contextmanager

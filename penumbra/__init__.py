@@ -142,8 +142,8 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
 
     """
     from penumbra.artifacts.store import Store
-    from penumbra.flows.local_run import warnings_only
     from penumbra.tasks.negatives.quality.command import evaluate_frame, evaluate_reference
+    from penumbra.tasks.progress import warnings_only
 
     with warnings_only():
         if isinstance(negatives, str | Path):

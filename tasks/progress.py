@@ -108,3 +108,19 @@ def console_handlers() -> "list[PrefectConsoleHandler]":
     from prefect.logging.handlers import PrefectConsoleHandler
 
     return [handler for handler in logging.getLogger().handlers if isinstance(handler, PrefectConsoleHandler)]
+
+
+@contextmanager
+def warnings_only() -> Iterator[None]:
+    """Log only warnings, and show no progress bars of loaded weights."""
+    from transformers.utils import logging as transformers_logging
+
+    had_bars, before = transformers_logging.is_progress_bar_enabled(), logging.root.manager.disable
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+        if had_bars:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, client, hosted
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, client, hosted, load_prompt
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.batch import BatchClient
 from penumbra.tasks.negatives.providers.budget import Budget
 from penumbra.tasks.negatives.providers.client import Client
 from penumbra.tasks.negatives.providers.hosted import HostedProvider
-from penumbra.tasks.negatives.providers.questions import Question, attempt_history, load_prompt
+from penumbra.tasks.negatives.providers.questions import Question, attempt_history
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
 from penumbra.tasks.text.masks import ORDER, slot_counts
 from tests.protocol_server import ProtocolServer

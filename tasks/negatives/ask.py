@@ -19,11 +19,11 @@ from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
-from penumbra.tasks.negatives.providers import TrainingText
+from penumbra.tasks.negatives.providers import TrainingText, load_prompt
 from penumbra.tasks.negatives.providers.budget import Budget, BudgetError, price_of, price_table
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, UNDER_WAY, Client
 from penumbra.tasks.negatives.providers.hosted import ServiceError
-from penumbra.tasks.negatives.providers.questions import Question, WordLists, attempt_history, load_prompt, questions_of
+from penumbra.tasks.negatives.providers.questions import Question, WordLists, attempt_history, questions_of
 from penumbra.tasks.negatives.providers.settings import HostedSettings
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary

@@ -24,7 +24,7 @@ from penumbra.tasks.negatives.checks import ALWAYS, TRAINING, WORD, normal_form,
 from penumbra.tasks.negatives.files import NegativesError, rows_of
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
-from penumbra.tasks.stage import Stage, logger
+from penumbra.tasks.stage import Stage, is_planned, logger
 from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, encoder_inputs, model_source
 from penumbra.tasks.text.wordnet import forms, is_entailed, wordnet_inputs
 
@@ -115,6 +115,17 @@ def text_inputs() -> dict[str, str]:
 
 
 # -- the stage ---------------------------------------------------------------------------------------------------------
+
+
+def check_splits(annotations: Artifact, splits: tuple[str, ...]) -> None:
+    """Raise `NegativesError` naming a split without a query."""
+    if is_planned() and not Store().has(annotations):
+        return
+    known = dict.fromkeys(
+        split for part in Store().parts(annotations, ["split"]) for split in part["split"].to_pylist()
+    )
+    if unknown := [split for split in splits if split not in known]:
+        raise NegativesError(f"no query is of split {', '.join(unknown)}; there is: {', '.join(known)}")
 
 
 @dataclass(frozen=True)

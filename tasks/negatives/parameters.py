@@ -1,9 +1,11 @@
-"""All parameter groups of `build-negatives`, for the flows that include it."""
+"""The parameters of `build-negatives`, and references to the artifacts that it makes."""
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
+from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import TRAINING, splits_parameter
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
@@ -103,3 +105,41 @@ class NegativesParameters(Parameters):
     choosing: Choosing = Choosing()
     pairing: Pairing = Pairing()
     judging: QualityConfig = QualityConfig()
+
+
+class Queries(NamedTuple):
+    annotations: Artifact
+    tags: Artifact
+    embeddings: Artifact
+    in_video_negatives: Artifact
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """All artifacts of a run; `outcome` describes the result of the run in one line.
+
+    Negatives that are whole sentences have no masks and no fills.
+    """
+
+    annotations: Artifact
+    tags: Artifact
+    dictionary: Artifact
+    masks: Artifact | None
+    fills: tuple[Artifact, ...]
+    embeddings: Artifact
+    negatives: Artifact
+    in_video_negatives: Artifact
+    rejected: Artifact
+    quality: Artifact | None
+    outcome: str | None = None
+
+    @property
+    def stages(self) -> tuple[Artifact, ...]:
+        """The artifacts that a report lists, in the order in which they were made."""
+        first = (self.annotations, self.tags, self.dictionary, self.masks)
+        last = (self.negatives, self.in_video_negatives, self.rejected, self.quality)
+        return tuple(artifact for artifact in (*first, *self.fills, *last) if artifact)
+
+    @property
+    def path(self) -> str:
+        return self.negatives.path

@@ -12,10 +12,7 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import bold, code, counted, markdown_table, plain
 from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.judging import STAGE as JUDGING
-from penumbra.tasks.negatives.quality.figures import ALL
-from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line
-from penumbra.tasks.negatives.references import Negatives
+from penumbra.tasks.negatives.parameters import Negatives
 from penumbra.tasks.negatives.selection import mark_changes
 from penumbra.tasks.stage import Stage, logger, side_effect_task
 
@@ -60,7 +57,7 @@ def outcome_line(store: Store, made: Negatives) -> str:
     """Return the outcome of a run in one line: its negatives, and what was substituted or rejected."""
     read, negatives = store.manifest(made.annotations), store.manifest(made.negatives)
     queries = {qid for part in store.parts(made.negatives, ["qid"]) for qid in part["qid"].to_pylist()}
-    judging = made.negatives.stage == JUDGING
+    judging = made.negatives.stage != "negatives"
     splits = Counter(split for part in store.parts(made.annotations, ["split"]) for split in part["split"].to_pylist())
     of = counted(splits.total() - splits["train"], "other query") if judging else counted(splits["train"], TRAINING)
     fills = map(store.manifest, made.fills)
@@ -77,8 +74,12 @@ def outcome_line(store: Store, made: Negatives) -> str:
 
 def _verdict(store: Store, made: Negatives) -> str:
     """Return the verdict of the quality report in one line; '' without any."""
-    figures = figures_by_name(store.table(made.quality).to_pylist()) if made.quality else {}
-    return verdict_line(figures, ALL)
+    if not made.quality:
+        return ""
+    from penumbra.tasks.negatives.quality.figures import ALL  # only here: it imports scipy
+    from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line
+
+    return verdict_line(figures_by_name(store.table(made.quality).to_pylist()), ALL)
 
 
 def write_report(store: Store, made: Negatives) -> str:

@@ -23,8 +23,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.checks import TRAINING, normal_form, sentence_fault
 from penumbra.tasks.negatives.choice import LEVELS
 from penumbra.tasks.negatives.files import Entry, NegativesError, read_entries
-from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters
-from penumbra.tasks.negatives.references import Queries
+from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, Queries
 from penumbra.tasks.negatives.reviews import EDIT, REJECTED, REVIEWER
 from penumbra.tasks.negatives.selection import STAGE, Choosing, NegativesStage
 from penumbra.tasks.stage import read_part, run

@@ -12,8 +12,8 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.features.report import write_report as features_page
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation import Results, grids
+from penumbra.tasks.negatives.parameters import Negatives
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
-from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.report import write_report as run_page
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
 from tests.rows import annotation, filled, negative

@@ -22,7 +22,7 @@ from penumbra.tasks.grounding.batches.examples import (
     together,
 )
 from penumbra.tasks.grounding.configs import BaseSettings, Inputs, ModelConfig
-from penumbra.tasks.negatives.references import Negatives
+from penumbra.tasks.negatives.parameters import Negatives
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
 

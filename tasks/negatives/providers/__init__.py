@@ -5,12 +5,18 @@ entry-point group `penumbra.providers` (docs/extending.md has an example); users
 `filling.providers`, and set its parameters in `filling.plugins`.
 """
 
+import hashlib
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from string import Template
 from typing import Any, ClassVar, Protocol
 
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.parameter_group import Parameters
 from penumbra.tasks.text.dictionary import Dictionary, Offer
 from penumbra.tasks.text.relations import Tokens
@@ -18,6 +24,7 @@ from penumbra.tasks.text.wordnet import lemma, stands_alone, takes_object
 
 OBJECTS = ("dobj", "obj")  # arcs to a verb's direct object
 CLAUSES = ("relcl", "acl", "acl:relcl")  # a verb of such a clause may have its object outside
+FOLDER = PROJECT / "prompts"
 PASSIVES = ("nsubjpass", "auxpass", "nsubj:pass", "aux:pass")
 
 
@@ -185,3 +192,40 @@ class ProviderSettings(Parameters):
     @abstractmethod
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         """Return the provider; `run` is the id of the flow run that fills."""
+
+
+# -- prompts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A template; `label` (name@digest of the file) is the value of a row's `prompt` column."""
+
+    label: str
+    static: str
+    template: str
+
+    def fill(self, **variables: str) -> str:
+        """Return the variable text with its variables filled in."""
+        return Template(self.template).substitute(variables)
+
+
+def load_prompt(name: str, *variables: str, folder: Path = FOLDER) -> Prompt:
+    """Read `<folder>/<name>.txt`: a head, the static text and the text with exactly these variables.
+
+    The three parts are separated by lines of three dashes. The static text is the beginning of every request, so that
+    a service's prompt cache has it. Raises `PenumbraError` that names the file and what is wrong with it.
+    """
+    path = folder / f"{name}.txt"
+    if not re.match(r"[a-z0-9][a-z0-9-]*\Z", name) or not path.is_file():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.txt")))
+        raise PenumbraError(f"no prompt {name!r} in {folder}; there are: {known}")
+    content = path.read_text(encoding="utf-8")
+    parts = content.split("\n---\n")
+    if len(parts) != 3:
+        raise PenumbraError(f"{path}: a prompt is a head, a static text and a text with variables, separated by '---'")
+    used = set(re.findall(r"\$\{?([a-z_]+)\}?", parts[2]))
+    if used != set(variables):
+        raise PenumbraError(f"{path}: uses the variables {sorted(used)}, but needs {sorted(variables)}")
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return Prompt(f"{name}@{digest}", parts[1].strip(), parts[2].strip())

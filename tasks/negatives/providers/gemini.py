@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from penumbra.tasks.negatives.providers import hosted
+from penumbra.tasks.negatives.providers import Prompt, hosted
 from penumbra.tasks.negatives.providers.hosted import (
     MALFORMED,
     WORD_TOKENS,
@@ -23,7 +23,7 @@ from penumbra.tasks.negatives.providers.hosted import (
     retry_after,
     seconds_of,
 )
-from penumbra.tasks.negatives.providers.questions import Prompt, Question, letters, request_text
+from penumbra.tasks.negatives.providers.questions import Question, letters, request_text
 from penumbra.tasks.negatives.providers.settings import Gemini
 
 if TYPE_CHECKING:

@@ -8,16 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Prompt
 from penumbra.tasks.negatives.providers.answers import Answers, portion
-from penumbra.tasks.negatives.providers.questions import (
-    Attempt,
-    Prompt,
-    Question,
-    WordLists,
-    attempt_history,
-    questions_of,
-)
+from penumbra.tasks.negatives.providers.questions import Attempt, Question, WordLists, attempt_history, questions_of
 from penumbra.tasks.negatives.providers.settings import HostedSettings
 
 IN_FLIGHT = 16  # requests of one service under way at the same time

@@ -23,8 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penumbra.tasks.negatives.language_model import LanguageModel, Scores
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, SharedSettings, Slot, TrainingText, has_valence
-from penumbra.tasks.negatives.providers.questions import load_prompt
+from penumbra.tasks.negatives.providers import (
+    Fill,
+    MaskedQuery,
+    SharedSettings,
+    Slot,
+    TrainingText,
+    has_valence,
+    load_prompt,
+)
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.negatives.providers.vocabulary import MODIFIERS, Context, Vocabulary, Words
 from penumbra.tasks.progress import counting

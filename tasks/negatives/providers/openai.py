@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from penumbra.tasks.negatives.providers import hosted
+from penumbra.tasks.negatives.providers import Prompt, hosted
 from penumbra.tasks.negatives.providers.hosted import (
     MALFORMED,
     WORD_TOKENS,
@@ -20,7 +20,7 @@ from penumbra.tasks.negatives.providers.hosted import (
     lost,
     retry_after,
 )
-from penumbra.tasks.negatives.providers.questions import Prompt, Question, letters, request_text
+from penumbra.tasks.negatives.providers.questions import Question, letters, request_text
 from penumbra.tasks.negatives.providers.settings import OpenAI
 
 if TYPE_CHECKING:

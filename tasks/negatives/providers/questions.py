@@ -7,21 +7,17 @@ same for all requests of one shape. Levels are nested, so one answer fills all o
 
 import hashlib
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from pathlib import Path
-from string import Template, ascii_uppercase
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.negatives.providers import MaskedQuery, SharedSettings, Slot, TrainingText
 from penumbra.tasks.negatives.providers.answers import Answer, Answers
 from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
@@ -29,7 +25,6 @@ from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.text.masks import render
 from penumbra.tasks.text.wordnet import is_entailed
 
-FOLDER = PROJECT / "prompts"
 LETTERS = ascii_uppercase
 MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong with it
 CELLS = 1 << 20  # scores computed at once: 8 MB a table
@@ -38,43 +33,6 @@ FLATTEN = 0.75  # exponent of the contextual probability: below 1, so that lists
 
 Class = tuple[str, str]  # primitive class and fine tag
 Lists = list[tuple[str, ...]]  # the words on offer for each slot of a query's last level
-
-
-# -- prompts ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A template; `label` (name@digest of the file) is the value of a row's `prompt` column."""
-
-    label: str
-    static: str
-    template: str
-
-    def fill(self, **variables: str) -> str:
-        """Return the variable text with its variables filled in."""
-        return Template(self.template).substitute(variables)
-
-
-def load_prompt(name: str, *variables: str, folder: Path = FOLDER) -> Prompt:
-    """Read `<folder>/<name>.txt`: a head, the static text and the text with exactly these variables.
-
-    The three parts are separated by lines of three dashes. The static text is the beginning of every request, so that
-    a service's prompt cache has it. Raises `PenumbraError` that names the file and what is wrong with it.
-    """
-    path = folder / f"{name}.txt"
-    if not re.match(r"[a-z0-9][a-z0-9-]*\Z", name) or not path.is_file():
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.txt")))
-        raise PenumbraError(f"no prompt {name!r} in {folder}; there are: {known}")
-    content = path.read_text(encoding="utf-8")
-    parts = content.split("\n---\n")
-    if len(parts) != 3:
-        raise PenumbraError(f"{path}: a prompt is a head, a static text and a text with variables, separated by '---'")
-    used = set(re.findall(r"\$\{?([a-z_]+)\}?", parts[2]))
-    if used != set(variables):
-        raise PenumbraError(f"{path}: uses the variables {sorted(used)}, but needs {sorted(variables)}")
-    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-    return Prompt(f"{name}@{digest}", parts[1].strip(), parts[2].strip())
 
 
 # -- words on offer ---------------------------------------------------------------------------------------------------

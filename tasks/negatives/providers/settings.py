@@ -12,7 +12,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, weights_digest
-from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText
+from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText, load_prompt
 
 JSON_MODE_ONLY = ("gpt-3.5", "gpt-4-")  # models whose names begin so know JSON mode but no schema
 
@@ -69,7 +69,6 @@ class Llama(ProviderSettings):
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
         """Return the weights, the prompts, the vocabulary with WordNet's files, and how words are drawn."""
         from penumbra.tasks.negatives.providers.llama import MISSING_WORD, PROMPT
-        from penumbra.tasks.negatives.providers.questions import load_prompt
         from penumbra.tasks.text.wordnet import TERMS, wordnet_inputs
 
         files = {**wordnet_inputs(), TERMS.name: file_digest(TERMS)}
@@ -155,12 +154,10 @@ class HostedSettings(ProviderSettings):
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
         """Return the number of words on offer, and what determines an answer."""
-        from penumbra.tasks.negatives.providers.questions import load_prompt
-
         return {"options": filling.options, "cache_key": self.cache_key(load_prompt(filling.prompt, "queries").label)}
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
-        from penumbra.tasks.negatives.providers.questions import WordLists, load_prompt
+        from penumbra.tasks.negatives.providers.questions import WordLists
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists.of(training, filling)
         provider = resolve_name("penumbra.tasks.negatives.providers.hosted:HostedProvider")

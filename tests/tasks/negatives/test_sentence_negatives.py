@@ -16,8 +16,7 @@ from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.files import NegativesError
-from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters
-from penumbra.tasks.negatives.references import Queries
+from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, Queries
 from penumbra.tasks.negatives.selection import Choosing
 from penumbra.tasks.negatives.sentence_negatives import (
     TOO_FEW,

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.negatives.providers.questions import FOLDER, load_prompt, request_text
+from penumbra.tasks.negatives.providers import FOLDER, load_prompt
+from penumbra.tasks.negatives.providers.questions import request_text
 from tests.hosted import questions
 
 GOOD = "name: p\nversion: 2\nvariables: queries\n---\nSay $5 and {}.\n---\nHere:\n$queries\n"
