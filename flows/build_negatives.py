@@ -67,7 +67,7 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
         return sentences_of(queries, dictionary, settings)
     splits = settings.sourcing.splits
     if settings.sourcing.is_for_judging:
-        from penumbra.tasks.negatives.judging import JudgingNegatives, check_splits
+        from penumbra.tasks.negatives.judging import check_splits
 
         check_splits(annotations, splits)
     masks = run(Masks(annotations, tags, settings.masking, splits))
@@ -77,6 +77,8 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
         fills = fill(annotations, tags, masks, dictionary, filling, unanswered)
         stage, embeddings = ChosenNegatives, queries.embeddings
         if settings.sourcing.is_for_judging:
+            from penumbra.tasks.negatives.judging import JudgingNegatives
+
             stage, embeddings = JudgingNegatives, run(Embeddings(annotations, settings.encoding, splits))
         parents = annotations, tags, masks, dictionary, fills, embeddings
         chosen = run(stage(*parents, settings.choosing, settings.encoding, reviews_of(dataset.name)))
