@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -70,6 +70,10 @@ class Store(Catalogue):
     def parts(self, artifact: Artifact, columns: list[str] | None = None) -> Iterator[pa.Table]:
         for index in range(len(self.manifest(artifact).parts)):
             yield self.part(artifact, index, columns)
+
+    def rows(self, artifact: Artifact, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the rows as dictionaries, part by part."""
+        return (row for part in self.parts(artifact, columns) for row in part.to_pylist())
 
     def table(self, artifact: Artifact, columns: list[str] | None = None) -> pa.Table:
         """Return all rows at once, for small tables and tests."""

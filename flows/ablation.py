@@ -122,9 +122,9 @@ class Materials:
         annotations = read_annotations(self.dataset)
         if is_planned() and not Store().has(annotations):
             return
-        parts = Store().parts(annotations, ["split"])
-        splits = dict.fromkeys(split for part in parts for split in part["split"].to_pylist() if (split,) != TRAINED)
-        judging = {"sourcing": {"splits": list(splits)}, "filling": {"providers": [provider]}}
+        every = dict.fromkeys(row["split"] for row in Store().rows(annotations, ["split"]))
+        splits = [split for split in every if (split,) != TRAINED]
+        judging = {"sourcing": {"splits": splits}, "filling": {"providers": [provider]}}
         self.negatives(NegativesParameters.model_validate(merge(row.negatives.model_dump(mode="json"), judging)))
 
     def sources(self, row: RowPlan) -> Sources:

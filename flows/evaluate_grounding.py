@@ -51,7 +51,7 @@ def evaluate_run(
     """Predict with a run, ask it false sentences, and evaluate it; this is the flow's DAG."""
     predictions = predict_model(metrics, sources, ranking, splits)
     asked = with_judging(sources)
-    existence = run(Existence(metrics, predictions, asked))
+    existence = run(Existence(metrics, asked, predictions))
     return EvaluatedRun(metrics, sources, predictions, evaluate(metrics, predictions, existence, sources))
 
 

@@ -95,8 +95,7 @@ def with_rejected(negatives: Artifact) -> "pd.DataFrame":
         row
         for manifest in store.find(negatives.dataset, "rejected")
         if all(parent.key in (*made_from, negatives.key) for parent in manifest.parents)
-        for part in store.parts(store.reference(manifest))
-        for row in part.to_pylist()
+        for row in store.rows(store.reference(manifest))
     ]
     frame.attrs["rejected"] = refused
     if refused:

@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import pyarrow as pa
 
 from penumbra.artifacts.errors import what_there_is
 from penumbra.artifacts.manifest import Artifact, Manifest
@@ -58,9 +57,10 @@ def gather(
     predicted = [predicted_by(store, dataset, run) for run in dict.fromkeys(runs)]
     made = [*negatives.values(), *(artifact for _, artifact in predicted)]
     annotations, involved = _origin(store, made)
-    rows = _rows(store.parts(annotations))
+    rows = list(store.rows(annotations))
     queries = {row["qid"]: row for row in rows}
-    refused = _rows(part for it in involved if it.stage in REFUSING for part in store.rejected(it))
+    rejected = (part for it in involved if it.stage in REFUSING for part in store.rejected(it))
+    refused = [row for part in rejected for row in part.to_pylist()]
     strangers = dict.fromkeys(row["qid"] for row in refused if row["qid"] not in queries)
     rows += [{**NOTHING, "qid": qid} for qid in strangers]
     places = {row["qid"]: place for place, row in enumerate(rows)}
@@ -93,10 +93,6 @@ def _origin(store: Store, made: Sequence[Artifact]) -> tuple[Artifact, list[Arti
             raise ArtifactError(f"{artifact.path} does not name its annotations: build it again")
     involved = chain(made, *(chain.from_iterable(stages.values()) for stages in ancestors))
     return ancestors[0]["annotations"][0], list(dict.fromkeys(involved))
-
-
-def _rows(parts: Iterable[pa.Table]) -> list[Row]:
-    return [row for part in parts for row in part.to_pylist()]
 
 
 def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
@@ -134,11 +130,11 @@ def query_columns(rows: Sequence[Row]) -> Column:
 def negative_columns(store: Store, artifact: Artifact, places: Mapping[str, int], name: str) -> Column:
     """Return the negatives of an artifact, or its first fills: cosine in thousandths, plausibility in hundredths."""
     if artifact.stage == "negatives":
-        shown = _rows(store.parts(artifact, CHOSEN))
+        shown = list(store.rows(artifact, CHOSEN))
     else:
         from penumbra.tasks.negatives.quality.negatives import first_fills  # only here: it imports spaCy and an encoder
 
-        shown = _rows(first_fills(part) for part in store.parts(artifact, FILLED))
+        shown = [row for part in store.parts(artifact, FILLED) for row in first_fills(part).to_pylist()]
     count, rows = by_query(shown, places)
     rows.sort(key=lambda row: (places[row["qid"]], row["level"]))
     return {
@@ -186,7 +182,7 @@ def prediction_columns(
     from penumbra.tasks.grounding.evaluation.predictions import truth_end
     from penumbra.tasks.grounding.metrics import score_queries
 
-    count, rows = by_query((row for part in store.parts(predictions) for row in part.to_pylist()), places)
+    count, rows = by_query(store.rows(predictions), places)
     manifest = store.manifest(predictions)
     judged = [row for row in rows if row["windows"] and annotations.get(row["qid"], {}).get("windows")]
     overlap: dict[str, float] = {}

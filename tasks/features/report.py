@@ -32,9 +32,7 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     for part in store.parts(videos, ["vid", "features"]):
         counts.append(pc.list_value_length(part["features"]).to_numpy())
         featured.update(part["vid"].to_pylist())
-    for part in store.parts(annotations, ["vid", "split"]):
-        pairs = zip(part["vid"].to_pylist(), part["split"].to_pylist(), strict=True)
-        unused.update(split for vid, split in pairs if vid not in featured)
+    unused.update(row["split"] for row in store.rows(annotations, ["vid", "split"]) if row["vid"] not in featured)
     clips, missing = np.concatenate(counts), video_features.taken - video_features.kept
     spread = f"{np.median(clips):g} ({clips.min()}, {clips.max()})" if len(clips) else "–"
     rows = [

@@ -72,9 +72,8 @@ def videos_folder(dataset: str, videos: Videos) -> Path:
 def durations_of(annotations: Artifact) -> dict[str, float]:
     """Return each video of a data set with its longest annotated duration in seconds, in order of the annotations."""
     durations: dict[str, float] = {}
-    for part in Store().parts(annotations, ["vid", "duration"]):
-        for vid, duration in zip(part["vid"].to_pylist(), part["duration"].to_pylist(), strict=True):
-            durations[vid] = max(duration, durations.get(vid, 0.0))
+    for row in Store().rows(annotations, ["vid", "duration"]):
+        durations[row["vid"]] = max(row["duration"], durations.get(row["vid"], 0.0))
     return durations
 
 

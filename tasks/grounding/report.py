@@ -141,7 +141,7 @@ def evaluation_document(run: EvaluatedRun) -> Document:
 def rejection_drawings(run: EvaluatedRun) -> list[Drawing]:
     """Return a picture of recall against rejection, a panel for each split; none if nothing false was asked."""
     store, (asked, _) = Store(), asked_by_split(run.predictions)
-    truth = {row["qid"]: row for part in store.parts(run.sources.annotations) for row in part.to_pylist()}
+    truth = {row["qid"]: row for row in store.rows(run.sources.annotations)}
     rows, several = store.table(run.predictions).to_pylist(), list[Panel]()
     for split, sentences in asked.items():
         mine, end = [row for row in rows if row["split"] == split], truth_end(store.manifest(run.predictions))

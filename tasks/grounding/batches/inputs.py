@@ -204,31 +204,28 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
     false = [sources.judging_texts] if sources.judging_texts and store.manifest(sources.judging_texts).rows else []
     several = [normalised(load_features(it), inputs.longest_text) for it in (sources.text_features, *false)]
     texts = reduce(together, several)
-    rows = [row for part in store.parts(sources.annotations, COLUMNS) for row in part.to_pylist()]
+    rows = list(store.rows(sources.annotations, COLUMNS))
     negatives: defaultdict[str, dict[int, str]] = defaultdict(dict)
     if sources.negatives is not None:
-        for part in store.parts(sources.negatives, ["qid", "level", "negative"]):
-            for row in part.to_pylist():
-                negatives[row["qid"]][row["level"]] = row["negative"]
+        for row in store.rows(sources.negatives, ["qid", "level", "negative"]):
+            negatives[row["qid"]][row["level"]] = row["negative"]
     in_video: dict[str, list[str]] | None = None
     if sources.in_video_negatives is not None:
         queries, in_video = {row["qid"]: row["query"] for row in rows}, {}
-        for part in store.parts(sources.in_video_negatives, ["qid", "negative_qid"]):
-            for qid, other in zip(part["qid"].to_pylist(), part["negative_qid"].to_pylist(), strict=True):
-                if other in queries:
-                    in_video.setdefault(qid, []).append(queries[other])
+        for row in store.rows(sources.in_video_negatives, ["qid", "negative_qid"]):
+            if row["negative_qid"] in queries:
+                in_video.setdefault(row["qid"], []).append(queries[row["negative_qid"]])
     parts: dict[str, tuple[str, str]] | None = None
     if sources.visual_dynamic_queries is not None:
-        tables = store.parts(sources.visual_dynamic_queries, ["qid", "static", "dynamic"])
-        parts = {row["qid"]: (row["static"], row["dynamic"]) for part in tables for row in part.to_pylist()}
+        split = store.rows(sources.visual_dynamic_queries, ["qid", "static", "dynamic"])
+        parts = {row["qid"]: (row["static"], row["dynamic"]) for row in split}
     return Loaded(videos, texts, rows, dict(negatives), in_video, parts, _judging_sentences(sources.judging))
 
 
 def _judging_sentences(several: Iterable[Artifact]) -> dict[str, dict[str, str]]:
     """Return the false sentences of each query by their kind."""
     sentences: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for part in (part for it in several for part in Store().parts(it, ["qid", "level", "provider", "negative"])):
-        for row in part.to_pylist():
-            kind = f"level {row['level']} by {row['provider']}" if row["level"] else row["provider"]
-            sentences[row["qid"]].setdefault(kind, row["negative"])
+    for row in (row for it in several for row in Store().rows(it, ["qid", "level", "provider", "negative"])):
+        kind = f"level {row['level']} by {row['provider']}" if row["level"] else row["provider"]
+        sentences[row["qid"]].setdefault(kind, row["negative"])
     return dict(sentences)

@@ -99,8 +99,7 @@ def fitted(
     """Return a data set's constant windows, fitted once in a process, and the main verb of each query with tags."""
     store = Store()
     verbs = dict(pair for part in (store.parts(tags) if tags else ()) for pair in main_verbs(part))
-    rows = (row for part in store.parts(annotations) for row in part.to_pylist())
-    return fit([row for row in rows if row["split"] == "train"], verbs, end), verbs
+    return fit([row for row in store.rows(annotations) if row["split"] == "train"], verbs, end), verbs
 
 
 def guesses(

@@ -136,12 +136,11 @@ def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
     store = Store()
     manifest = store.manifest(predictions)
     annotations, end = next(p for p in manifest.parents if p.stage == "annotations"), truth_end(manifest)
-    truth = {row["qid"]: row for part in store.parts(annotations) for row in part.to_pylist()}
+    truth = {row["qid"]: row for row in store.rows(annotations)}
     by_split: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for part in store.parts(predictions):
-        for row in part.to_pylist():
-            if truth[row["qid"]]["windows"]:
-                by_split[row["split"]].append(row)
+    for row in store.rows(predictions):
+        if truth[row["qid"]]["windows"]:
+            by_split[row["split"]].append(row)
     scores: dict[str, SplitScores] = {}
     asked, threshold = asked_by_split(predictions)
     for split, rows in by_split.items():

@@ -26,6 +26,8 @@ from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import HEAD, Prediction, System
 from penumbra.tasks.grounding.metrics import Flags, Floats
+from penumbra.tasks.grounding.training.loop import keep_memory
+from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import load_run, run_name, settings_of, split_rows
 from penumbra.tasks.negatives.judging import TRUE_ELSEWHERE, OwnSentences, encode_once, text_inputs, vectors_of
 from penumbra.tasks.negatives.providers.random import row_seed
@@ -177,7 +179,25 @@ def check_widths(loaded: Loaded, model: nn.Module, system: System[Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Calibration(Stage):
+class RunStage(Stage):
+    """A stage about a trained run, which reads what the run was trained on."""
+
+    metrics: Artifact
+    sources: Sources
+
+    @cached_property
+    def run(self) -> tuple[nn.Module, Settings]:
+        """The best model of the run, and its settings."""
+        keep_memory()
+        return load_run(self.metrics)
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        return load(self.sources, self.run[1].inputs)
+
+
+@dataclass(frozen=True)
+class Calibration(RunStage):
     """The calibration of a run's `existence`; empty, with the reason, if there is nothing to fit it on."""
 
     name = STAGE
@@ -185,12 +205,8 @@ class Calibration(Stage):
     may_be_empty = True
     pieces = (0,)
 
-    metrics: Artifact
-    sources: Sources
-
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """Return the run, and what its validation queries are predicted from."""
         return (self.metrics, *self.sources.parents)
 
     @cached_property
@@ -208,8 +224,8 @@ class Calibration(Stage):
 
     def part(self, piece: int) -> Part:
         """Fit the regression, and return its numbers."""
-        model, settings = load_run(self.metrics)
-        system, loaded = system_of(settings), load(self.sources, settings.inputs)
+        (model, settings), loaded = self.run, self.loaded
+        system = system_of(settings)
         name, key = run_name(settings, self.metrics.key), self.metrics.key
         rows = sorted(split_rows(loaded, settings)[1], key=lambda row: row_seed(SEED, row["qid"]))[:QUERIES]
         notes = Counter[str]()

@@ -13,9 +13,9 @@ from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
+from penumbra.tasks.grounding.batches.inputs import Loaded, Sources
 from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, fitted, guesses
-from penumbra.tasks.grounding.evaluation.existence import OTHER_VIDEO
+from penumbra.tasks.grounding.evaluation.existence import OTHER_VIDEO, RunStage
 from penumbra.tasks.grounding.evaluation.predictions import ranking_of
 from penumbra.tasks.grounding.evaluation.rejection import (
     Scores,
@@ -30,8 +30,8 @@ from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics, compared_scores, means
 from penumbra.tasks.grounding.runs import ALL
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.stage import load_run, name_of, split_rows
-from penumbra.tasks.stage import Stage, is_planned, logger, run
+from penumbra.tasks.grounding.training.stage import name_of, split_rows
+from penumbra.tasks.stage import is_planned, logger, run
 
 STAGE = "evaluation"
 Rows = list[dict[str, Any]]
@@ -40,21 +40,18 @@ Figure = tuple[str, str, float]  # subset, metric, value
 
 
 @dataclass(frozen=True)
-class Evaluation(Stage):
+class Evaluation(RunStage):
     """Every figure of a run."""
 
     name = STAGE
     version = 4
     pieces = (0,)
 
-    metrics: Artifact
     predictions: Artifact
     existence: Artifact
-    sources: Sources
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """Return the run, its predictions, and what they are compared with."""
         tags = (self.sources.tags,) if self.sources.tags else ()
         return (self.metrics, self.predictions, self.existence, *self.sources.parents, *tags)
 
@@ -67,18 +64,16 @@ class Evaluation(Stage):
     def part(self, piece: int) -> Part:
         """Return all figures as one part."""
         store, sources = Store(), self.sources
-        model, settings = load_run(self.metrics)
+        (model, settings), loaded = self.run, self.loaded
         ranking = ranking_of(store.manifest(self.predictions))
         system = system_of(settings.model_copy(update={"ranking": ranking}))
         name = name_of(store.manifest(self.metrics))
-        loaded = load(sources, settings.inputs)
         annotations = {row["qid"]: row for row in loaded.rows}
         constant = fitted(sources.annotations, sources.tags, ranking.truth_ends)
         by_split, asked = (defaultdict[str, Rows](list) for _ in range(2))
         for artifact, of in ((self.predictions, by_split), (self.existence, asked)):
-            for part in store.parts(artifact):
-                for row in part.to_pylist():
-                    of[row["split"]].append(row)
+            for row in store.rows(artifact):
+                of[row["split"]].append(row)
         calibrator = calibrator_of_predictions(self.predictions)
         figures: list[tuple[str, str, str, float]] = []
         for split, rows in by_split.items():
@@ -102,7 +97,7 @@ class Evaluation(Stage):
 
 def evaluate(metrics: Artifact, predictions: Artifact, existence: Artifact, sources: Sources) -> Artifact:
     """Evaluate a run's predictions, and what it says of false sentences."""
-    evaluation = run(Evaluation(metrics, predictions, existence, sources))
+    evaluation = run(Evaluation(metrics, sources, predictions, existence))
     if not is_planned():
         rows = Store().table(evaluation).to_pylist()
         logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to evaluate", results_table(rows))

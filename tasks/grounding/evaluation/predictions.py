@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from torch import nn
-
 from penumbra.artifacts.manifest import Artifact, Manifest, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
+from penumbra.tasks.grounding.batches.inputs import Loaded, Sources
 from penumbra.tasks.grounding.configs import Choice, Ranking
 from penumbra.tasks.grounding.evaluation.existence import (
     Calibration,
     Calibrator,
+    RunStage,
     calibration_in_words,
     check_widths,
     read_calibrator,
@@ -24,39 +23,28 @@ from penumbra.tasks.grounding.evaluation.existence import (
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics import EvaluationError
-from penumbra.tasks.grounding.training.loop import keep_memory
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.stage import (
-    chosen_run,
-    load_run,
-    name_of,
-    require_checkpoints,
-    run_name,
-    settings_of,
-)
-from penumbra.tasks.stage import Stage, is_planned, logger, run, work_of
+from penumbra.tasks.grounding.training.stage import chosen_run, name_of, require_checkpoints, run_name, settings_of
+from penumbra.tasks.stage import is_planned, logger, run, work_of
 
 STAGE = "predictions"
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest
 
 
 @dataclass(frozen=True)
-class Predictions(Stage):
+class Predictions(RunStage):
     """The predictions of a run for every query of some splits, a part each; default: all but the training split."""
 
     name = STAGE
     version = 2
     by_workers = False  # a GPU holds one model, and each worker would load all features again for seconds of work
 
-    metrics: Artifact
     calibration: Artifact
-    sources: Sources
     ranking: Ranking
     splits: tuple[str, ...]
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """Return the run, the calibration of its existence, the queries and the features."""
         return (self.metrics, self.calibration, *self.sources.parents)
 
     def parameters(self) -> dict[str, Any]:
@@ -77,19 +65,7 @@ class Predictions(Stage):
             raise EvaluationError(f"no split {', '.join(sorted(unknown))}; there is: {', '.join(known)}")
         return list(self.splits) or [split for split in known if split != "train"]
 
-    @cached_property
-    def run(self) -> tuple[nn.Module, Settings]:
-        """The best model of the run, and its settings."""
-        keep_memory()
-        return load_run(self.metrics)
-
-    @cached_property
-    def loaded(self) -> Loaded:
-        """Queries and features."""
-        return load(self.sources, self.run[1].inputs)
-
     def part(self, piece: str) -> Part:
-        """Predict a split."""
         model, settings = self.run
         system = system_of(settings.model_copy(update={"ranking": self.ranking}))
         rows, name = self.loaded.of_split([piece]), run_name(settings, self.metrics.key)
@@ -127,7 +103,7 @@ def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, 
     calibration = run(Calibration(metrics, sources))
     if not is_planned():
         logger().info("%s", calibration_in_words(calibration))
-    return run(Predictions(metrics, calibration, sources, ranking or settings_of(work_of(metrics)).ranking, splits))
+    return run(Predictions(metrics, sources, calibration, ranking or settings_of(work_of(metrics)).ranking, splits))
 
 
 def predict_rows(

@@ -23,18 +23,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.evaluation.existence import (
     AREA,
     NEAR,
     QUERIES,
     SEED,
     Calibrator,
+    RunStage,
     false_sentences,
     read_calibrator,
 )
@@ -42,12 +41,9 @@ from penumbra.tasks.grounding.evaluation.predictions import predict_rows, rankin
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics import Floats
 from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION
-from penumbra.tasks.grounding.training.loop import keep_memory
-from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.stage import load_run, run_name
+from penumbra.tasks.grounding.training.stage import run_name
 from penumbra.tasks.negatives.judging import text_inputs
 from penumbra.tasks.negatives.providers.random import row_seed
-from penumbra.tasks.stage import Stage
 
 STAGE = "existence"
 OF_TEXT, REJECTED, GROUP, SENTENCES = "AUROC of the text alone", "rejected", "group score", "sentences"
@@ -62,7 +58,7 @@ Scores = dict[tuple[str, str], Floats]  # [N], NaN for a query without such a se
 
 
 @dataclass(frozen=True)
-class Existence(Stage):
+class Existence(RunStage):
     """What a run says of false sentences of each split that it predicted: of at most `QUERIES` queries."""
 
     name = STAGE
@@ -71,13 +67,10 @@ class Existence(Stage):
     by_workers = False
     may_be_empty = True
 
-    metrics: Artifact
     predictions: Artifact
-    sources: Sources
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """Return the run, its predictions, and what is asked."""
         texts = (self.sources.judging_texts,) if self.sources.judging_texts else ()
         return (self.metrics, self.predictions, *self.sources.parents, *self.sources.judging, *texts)
 
@@ -89,17 +82,6 @@ class Existence(Stage):
     def pieces(self) -> Sequence[str]:
         """The splits."""
         return list(dict.fromkeys(Store().table(self.predictions, ["split"])["split"].to_pylist()))
-
-    @cached_property
-    def run(self) -> tuple[nn.Module, Settings]:
-        """The best model of the run, and its settings."""
-        keep_memory()
-        return load_run(self.metrics)
-
-    @cached_property
-    def loaded(self) -> Loaded:
-        """Queries, features and false sentences."""
-        return load(self.sources, self.run[1].inputs)
 
     def part(self, piece: str) -> Part:
         """Ask the false sentences of a split; of a near real one's query also in the other video."""
@@ -146,9 +128,8 @@ def asked_by_split(predictions: Artifact) -> tuple[dict[str, Rows], float]:
     store, by_split = Store(), defaultdict[str, Rows](list)
     calibrator = calibrator_of_predictions(predictions)
     made = [it for it in store.find(predictions.dataset, STAGE) if predictions.key in {p.key for p in it.parents}]
-    for part in store.parts(store.reference(made[-1])) if made and calibrator else ():
-        for row in part.to_pylist():
-            by_split[row["split"]].append(row)
+    for row in store.rows(store.reference(made[-1])) if made and calibrator else ():
+        by_split[row["split"]].append(row)
     return dict(by_split), calibrator.threshold if calibrator else 0.0
 
 
