@@ -15,7 +15,7 @@ from penumbra.tasks.negatives.providers.settings import Corpus, Gemini, HostedSe
 from penumbra.tasks.parameter_group import Parameters
 
 GROUP = "penumbra.providers"  # of entry points
-FEW = 1_000  # training queries from which corpus knows enough of what goes with what (docs/results/negatives.md)
+FEW = 1_000  # training queries from which the local model, which reads more naturally, is too slow to be the default
 
 BUILT_IN: tuple[type[ProviderSettings], ...] = (OpenAI, Gemini, Llama, Corpus, Random)
 PROVIDERS: dict[str, type[ProviderSettings] | EntryPoint] = {

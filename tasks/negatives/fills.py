@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -202,24 +201,26 @@ def with_provider(filling: Filling, dataset: Dataset) -> Filling:
     """Return the parameters with a provider if none is named: `llama` for few training queries, `corpus` for many."""
     if filling.providers:
         return filling
-    count = sum(1 for _ in islice(read_rows(dataset.split_files()["train"], "train"), FEW))
-    provider, model = "corpus", filling.llama.model
-    if count < FEW and is_at_hand(model):
-        provider, minutes = "llama", max(1, round(count * SECONDS / 60 / (os.cpu_count() or 1)))
+    count, model = sum(1 for _ in read_rows(dataset.split_files()["train"], "train")), filling.llama.model
+    minutes = max(1, round(count * SECONDS / 60 / (os.cpu_count() or 1)))
+    queries, is_small = counted(count, "training query"), count < FEW
+    if not is_at_hand(model):
+        if is_small:
+            logger().warning(
+                "%s: corpus, which knows no other text, fills so few nearly at random. Install a language model (%s) "
+                "or name a provider with filling.providers",
+                queries,
+                INSTALL,
+            )
+        return filling.model_copy(update={"providers": ["corpus"]})
+    time = f"about {counted(minutes, 'minute')} on a CPU"
+    if is_small:
         logger().info(
-            "%s: the language model %s fills them, about %d min on a CPU (providers=[corpus] takes seconds)",
-            counted(count, "training query"),
-            model,
-            minutes,
+            "%s: the language model %s fills them, %s (providers=[corpus] takes seconds)", queries, model, time
         )
-    elif count < FEW:
-        logger().warning(
-            "%s: corpus, which knows no other text, fills so few nearly at random. Install a language model (%s) or "
-            "name a provider with filling.providers",
-            counted(count, "training query"),
-            INSTALL,
-        )
-    return filling.model_copy(update={"providers": [provider]})
+    else:
+        logger().info("%s: corpus fills them; providers=[llama] reads more naturally, %s", queries, time)
+    return filling.model_copy(update={"providers": ["llama" if is_small else "corpus"]})
 
 
 def run_id() -> str:
