@@ -142,7 +142,7 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
 
     """
     from penumbra.artifacts.store import Store
-    from penumbra.tasks.negatives.quality.command import evaluate_frame, evaluate_reference
+    from penumbra.tasks.negatives.quality.report import evaluate_frame, evaluate_reference
     from penumbra.tasks.progress import warnings_only
 
     with warnings_only():

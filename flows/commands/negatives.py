@@ -223,7 +223,7 @@ def _evaluate(negatives: list[str], dataset: str | None, settings: dict[str, Any
     """Print the report on each of the negatives; write its page if that is asked."""
     if page and len(negatives) > 1:
         raise typer.BadParameter("--page takes one FILE")
-    from penumbra.tasks.negatives.quality.command import evaluate_reference
+    from penumbra.tasks.negatives.quality.report import evaluate_reference
 
     for reference in negatives:
         report = evaluate_reference(reference, dataset, settings)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property, partial
-from itertools import combinations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -45,9 +44,6 @@ from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
 from penumbra.tasks.text.wordnet import wordnet_inputs
 
 STAGE = "negatives"
-LEVELS = (1, 2, 3)
-LEVEL_SETS = [levels for size in (3, 2, 1) for levels in combinations(LEVELS, size)]  # most levels first
-MOST_CHAINS = 256  # that are considered at a time
 REFUSED = "candidate refused"
 NOT_FALLING = "no candidate keeps the level before and is further from the query than it"
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
-from penumbra.tasks.negatives.quality.command import find_negatives
+from penumbra.tasks.negatives.quality.negatives import find_negatives
 from tests.rows import annotation, build, negative
 
 RATIOS = [[0.25, 0.5, 0.75], [0.1, 0.3, 0.5]]

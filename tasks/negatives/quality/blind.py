@@ -25,8 +25,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Estimate, wilson
 from penumbra.tasks.negatives.files import NegativesError, inert, not_inert
 from penumbra.tasks.negatives.providers.random import row_seed
-from penumbra.tasks.negatives.quality.command import find_negatives
-from penumbra.tasks.negatives.quality.negatives import FileNegatives, Negative
+from penumbra.tasks.negatives.quality.negatives import FileNegatives, Negative, find_negatives
 from penumbra.tasks.negatives.quality.page import Table
 
 QUESTIONS = ("grammatical", "false_of_the_moment", "natural", "nested")

@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penumbra.artifacts.catalogue import names_in
 from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.locations import data_folder
-from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import NAME, Store
+from penumbra.artifacts.store import MANIFEST, NAME, Store
 from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError
@@ -154,6 +155,23 @@ class FileNegatives:
     def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
         """Yield all rows at once, of all queries or of these."""
         yield self.rows if queries is None else [row for row in self.rows if row.qid in queries]
+
+
+def find_negatives(store: Store, reference: str) -> ArtifactNegatives | FileNegatives:
+    """Return the negatives of a file or folder, or of an artifact of the store; raise `NegativesError` otherwise."""
+    path = Path(reference).expanduser()
+    if (path / MANIFEST).is_file():
+        manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
+        root = Store(str(path.resolve().parents[2]))
+        return ArtifactNegatives(root, root.reference(manifest))
+    if path.exists():
+        return FileNegatives(path)
+    names = names_in(reference)
+    is_file = path.suffix in (".jsonl", ".json", ".parquet", ".csv", ".tsv")
+    if is_file or len(names) not in (2, 3) or not all(map(NAME.match, names)):
+        raise NegativesError(f"no file {reference}: give a file of negatives, or DATASET/negatives of the store")
+    dataset, stage, *key = names
+    return ArtifactNegatives(store, store.with_key(dataset, stage, key[0]) if key else store.newest(dataset, stage))
 
 
 def dataset_named(store: Store, name: str) -> AnnotatedDataset:

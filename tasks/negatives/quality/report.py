@@ -7,14 +7,17 @@ a smaller sample, drawn by the queries' ids. Random fills of the same masks are 
 import heapq
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ValidationError
 
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part
@@ -23,6 +26,7 @@ from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
+from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, LanguageModel, is_at_hand, weights_digest
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
@@ -42,8 +46,16 @@ from penumbra.tasks.negatives.quality.figures import (
     put_relations,
     put_similarity,
 )
-from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, FileNegatives, Negative
-from penumbra.tasks.negatives.quality.page import write_page
+from penumbra.tasks.negatives.quality.negatives import (
+    AnnotatedDataset,
+    ArtifactNegatives,
+    FileNegatives,
+    Negative,
+    dataset_named,
+    dataset_of_file,
+    find_negatives,
+)
+from penumbra.tasks.negatives.quality.page import Table, figure_tables, figures_by_name, write_page
 from penumbra.tasks.negatives.quality.reference import (
     MASK,
     Human,
@@ -59,11 +71,16 @@ from penumbra.tasks.stage import Stage, build, run, side_effect_task
 from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 STAGE = "quality"
 SEED = 0
 MOST_QUERIES = 10_000  # for blind AUC by words and for plausibility
 CONTROL_DIVISOR = 3  # a third of the sample has random fills parsed, and is read by the language model
 Source = ArtifactNegatives | FileNegatives
+COLUMNS = ("qid", "level", "query", "negative")  # of a data frame
+OPTIONAL = ("vid", "masked_query", "provider", "similarity")
 
 
 def draw(queries: Iterable[str], count: int) -> set[str]:
@@ -139,15 +156,7 @@ def put_samples(
     put_relations(own, [], parsed, reference, figures)
 
 
-class Judge(Protocol):
-    """Scores sentences, as `LanguageModel` does."""
-
-    def log_probabilities(self, texts: Sequence[str]) -> list[tuple[float, int]]:
-        """Return the natural log-probability of each sentence, and its number of tokens."""
-        ...
-
-
-def likelihoods(rows: Iterable[Negative], judge: Judge) -> dict[str, float]:
+def likelihoods(rows: Iterable[Negative], judge: LanguageModel) -> dict[str, float]:
     """Return the log-likelihood a word of each negative and each query, NaN where the model can't read it."""
     texts = sorted({text for row in rows for text in (row.query, row.negative)})
     scored = zip(texts, judge.log_probabilities(texts), strict=True)
@@ -349,3 +358,46 @@ def _publish(quality: Artifact) -> None:
 
 def page_of(store: Store, quality: Artifact) -> str:
     return write_page(store.table(quality).to_pylist(), store.manifest(quality), quality.path)
+
+
+# -- negatives that a user names, without Prefect ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QualityTables:
+    """The output of `penumbra quality`: a table for each provider, and notes on what was not evaluated."""
+
+    artifact: Artifact
+    page: str
+    tables: list[tuple[str, Table]]
+    notes: list[str]
+
+
+def evaluate_reference(reference: str, dataset: str | None, settings: Mapping[str, Any]) -> QualityTables:
+    """Evaluate what `reference` names; an artifact against the data set that it was made from unless one is named."""
+    try:
+        config = QualityConfig(**{name: value for name, value in settings.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise NegativesError(f"{first['loc'][0]}: {first['msg']} (was {first['input']!r})") from None
+    store = Store()
+    negatives = find_negatives(store, reference)
+    if isinstance(negatives, FileNegatives):
+        data = dataset_named(store, dataset) if dataset else dataset_of_file(store, negatives)
+    else:
+        data = dataset_named(store, dataset) if dataset else negatives.dataset()
+    artifact = make_quality(negatives, data, Encoding(), config)
+    tables = figure_tables(figures_by_name(store.table(artifact).to_pylist()))
+    return QualityTables(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
+
+
+def evaluate_frame(negatives: "pd.DataFrame", dataset: str | None, settings: Mapping[str, Any]) -> QualityTables:
+    """Evaluate a data frame with the columns of the artifact `negatives`."""
+    lacking = [name for name in COLUMNS if name not in negatives.columns]
+    if lacking:
+        raise NegativesError(f"the data frame lacks {', '.join(lacking)}: give what build_negatives gives")
+    with tempfile.TemporaryDirectory(prefix="penumbra-") as folder:
+        file = Path(folder) / "negatives.parquet"
+        columns = [name for name in (*COLUMNS, *OPTIONAL) if name in negatives.columns]
+        negatives[columns].to_parquet(file, index=False)
+        return evaluate_reference(str(file), dataset, settings)

@@ -10,12 +10,11 @@ import pytest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
-from penumbra.tasks.negatives.quality.command import evaluate_reference
 from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, Verdict, decide, put_likelihood, verdict_of
 from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative
 from penumbra.tasks.negatives.quality.page import figure_tables, figures_by_name, verdict_line
 from penumbra.tasks.negatives.quality.reference import words_of
-from penumbra.tasks.negatives.quality.report import likelihoods, own_providers
+from penumbra.tasks.negatives.quality.report import evaluate_reference, likelihoods, own_providers
 from tests import tiny_llama
 from tests.rows import annotation, build, negative
 
