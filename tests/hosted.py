@@ -136,15 +136,16 @@ class Session:
 
     def fills(self, asked: Sequence[Question], run: str = "run") -> list[Fill]:
         """Return the rows of these questions."""
-        lists: Any = GivenLists(asked)
-        provider = HostedProvider("p", self.settings.model, PROMPT.label, self.cache_key, lists, self.answers, run)
+        lists: Any = GivenLists(asked, self.answers)
+        provider = HostedProvider("p", self.settings.model, PROMPT.label, self.cache_key, lists, run)
         return list(provider.fill([question.query for question in asked], 1))
 
 
 class GivenLists:
     """Offers the words of given questions."""
 
-    def __init__(self, asked: Sequence[Question]) -> None:
+    def __init__(self, asked: Sequence[Question], answers: Answers) -> None:
+        self.answers = answers
         self.lists = {(question.query.qid, question.query.part): list(question.options) for question in asked}
 
     def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[list[tuple[str, ...]]]:

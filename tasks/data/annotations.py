@@ -83,5 +83,17 @@ class Annotations(Stage):
         return Part(table_of(STAGE, kept), len(kept) + len(rejected), len(kept), rejected, notes)
 
 
+class SplitsStage(Stage):
+    """A stage about the queries of some splits, which are a parameter unless they are the training split alone."""
+
+    splits: tuple[str, ...]
+
+    def parameters(self) -> dict[str, Any]:
+        return super().parameters() | splits_parameter(self.splits)
+
+    def determines(self) -> dict[str, Any]:
+        return super().determines() | splits_parameter(self.splits)
+
+
 def read_annotations(dataset: Dataset) -> Artifact:
     return run(Annotations(dataset))

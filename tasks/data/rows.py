@@ -52,7 +52,7 @@ def check_query(query: Any) -> str:
     query = clean_text(query)[0] if isinstance(query, str) else ""
     if not query:
         return "query is empty"
-    if not _is_text(query):
+    if not is_text(query):
         return "query is no valid Unicode text"
     letters = [c for c in query if c.isalpha()]
     if not letters:
@@ -91,7 +91,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
@@ -114,15 +114,15 @@ def _fault(raw: RawRow, seen: set[str], english: bool) -> str:
         return fault
     if english and (language := foreign(raw.query)):
         return f"query is not in English, but in {language}"
-    if not raw.qid or not _is_text(raw.qid):
+    if not raw.qid or not is_text(raw.qid):
         return "qid is empty or no text"
     if raw.qid in seen:
         return "qid occurs twice"
-    if not (_is_text(raw.vid) and SAFE_VID.match(raw.vid) and ".." not in raw.vid):
+    if not (is_text(raw.vid) and SAFE_VID.match(raw.vid) and ".." not in raw.vid):
         return "video id is no safe file name"
     if not (_is_number(raw.duration) and raw.duration > 0):
         return "duration is not a positive number"
-    if not all(_is_text(text) for label in raw.novel for text in (label["type"], *label["words"])):
+    if not all(is_text(text) for label in raw.novel for text in (label["type"], *label["words"])):
         return "novel label is no text"
     return ""
 

@@ -20,6 +20,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
 from penumbra.tasks.negatives.providers import TrainingText, load_prompt
+from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.budget import Budget, BudgetError, price_of, price_table
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, UNDER_WAY, Client
 from penumbra.tasks.negatives.providers.hosted import ServiceError
@@ -47,8 +48,8 @@ class Requests:
         ]
         if self.settings:
             tokens = training_tokens(zip_parts(annotations, tags))
-            self.lists = WordLists.of(TrainingText(load_dictionary(dictionary), tokens), filling)
-            self.answers = self.lists.answers
+            self.answers = Answers()
+            self.lists = WordLists(TrainingText(load_dictionary(dictionary), tokens), filling, self.answers)
 
     def blocks(self) -> Iterator[list[Question]]:
         for tagged, masked in zip_parts(self.tags, self.masks):

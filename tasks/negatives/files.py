@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.data.rows import clean_text
+from penumbra.tasks.data.rows import clean_text, is_text
 
 SHINE = "recomposed_queries"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -85,7 +85,7 @@ def rows_of(path: Path) -> Iterator[tuple[int, Any, str]]:
             return
         for number, line in enumerate(lines, 1):
             try:
-                if not _is_text(line):
+                if not is_text(line):
                     yield number, None, NOT_TEXT
                 elif line.strip():
                     yield number, json.loads(line), ""
@@ -111,16 +111,12 @@ def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, 
         ) from None
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
-
-
 def _entries(number: int, row: Any, fault: str) -> Iterator[Entry]:
     """Yield the negatives of a row, or its fault."""
     qid, several = "", None
     if not fault and not isinstance(row, Mapping):
         fault = "row is no object"
-    if not fault and not all(_is_text(value) for value in row.values() if isinstance(value, str)):
+    if not fault and not all(is_text(value) for value in row.values() if isinstance(value, str)):
         fault = NOT_TEXT
     if not fault:
         qid, several = "" if row.get("qid") is None else str(row["qid"]), row.get(SHINE)
@@ -146,7 +142,7 @@ def _entries(number: int, row: Any, fault: str) -> Iterator[Entry]:
 
 def _entry(line: int, row: Mapping[str, Any], level: Any, text: Any, query: Any, masked: Any) -> Entry:
     place, qid = f"level {str(level)[:20]}, line {line}", str(row["qid"])
-    if not _is_text(text):
+    if not is_text(text):
         return Entry(place, qid, fault="negative is no text")
     text, changes = clean_text(text)
     whole, similarity = WHOLE.fullmatch(str(level).strip()), row.get("similarity")
@@ -155,9 +151,9 @@ def _entry(line: int, row: Mapping[str, Any], level: Any, text: Any, query: Any,
         qid,
         int(whole[1]) if whole else 0,
         text,
-        clean_text(query)[0] if _is_text(query) else "",
+        clean_text(query)[0] if is_text(query) else "",
         vid=str(row.get("vid") or qid),
-        masked=masked if _is_text(masked) else None,
+        masked=masked if is_text(masked) else None,
         provider=str(row.get("provider") or ""),
         similarity=similarity if isinstance(similarity, float | int) else None,
         changes=changes,

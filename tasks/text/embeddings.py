@@ -20,10 +20,10 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.data.annotations import TRAINING, splits_parameter
+from penumbra.tasks.data.annotations import TRAINING, SplitsStage
 from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, pad_batch
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, logger, read_part
+from penumbra.tasks.stage import Parameters, logger, read_part
 
 STAGE = "embeddings"
 BATCH_SIZE = 64  # texts that are encoded together
@@ -126,7 +126,7 @@ def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
 
 
 @dataclass(frozen=True)
-class Embeddings(Stage):
+class Embeddings(SplitsStage):
     """A vector for each distinct query of some splits of a part."""
 
     name = STAGE
@@ -136,14 +136,6 @@ class Embeddings(Stage):
     annotations: Artifact
     encoding: Encoding
     splits: tuple[str, ...] = TRAINING
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the encoding, and the splits unless it is the training split alone."""
-        return super().parameters() | splits_parameter(self.splits)
-
-    def determines(self) -> dict[str, Any]:
-        """Return the parameters that differ from their defaults."""
-        return super().determines() | splits_parameter(self.splits)
 
     @property
     def on_device(self) -> bool:

@@ -14,9 +14,9 @@ from pydantic import Field, field_validator, model_validator
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.data.annotations import TRAINING, splits_parameter
+from penumbra.tasks.data.annotations import TRAINING, SplitsStage
 from penumbra.tasks.data.rows import MASK
-from penumbra.tasks.stage import Parameters, Stage, read_part
+from penumbra.tasks.stage import Parameters, read_part
 from penumbra.tasks.text.tags import SUBJECT_ARCS
 
 STAGE = "masks"
@@ -117,7 +117,7 @@ def mask_part(
 
 
 @dataclass(frozen=True)
-class Masks(Stage):
+class Masks(SplitsStage):
     """The queries of some splits, masked at three levels."""
 
     name = STAGE
@@ -127,14 +127,6 @@ class Masks(Stage):
     tags: Artifact
     masking: Masking
     splits: tuple[str, ...] = TRAINING
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the masking, and the splits unless it is the training split alone."""
-        return super().parameters() | splits_parameter(self.splits)
-
-    def determines(self) -> dict[str, Any]:
-        """Return the parameters that differ from their defaults."""
-        return super().determines() | splits_parameter(self.splits)
 
     def part(self, piece: int) -> Part:
         annotations, tags = read_part(piece, self.annotations, self.tags)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Prompt
-from penumbra.tasks.negatives.providers.answers import Answers, portion
+from penumbra.tasks.negatives.providers.answers import portion
 from penumbra.tasks.negatives.providers.questions import Attempt, Question, WordLists, attempt_history, questions_of
 from penumbra.tasks.negatives.providers.settings import HostedSettings
 
@@ -154,7 +154,6 @@ class HostedProvider:
     prompt: str
     cache_key: dict[str, Any]
     lists: WordLists
-    answers: Answers
     run: str
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
@@ -168,7 +167,7 @@ class HostedProvider:
                     yield Fill(query.qid, level, (), empty.no_word_problem(), attempts=0)
             if not open_levels:
                 continue
-            attempts, next_question = attempt_history(question, self.cache_key, self.answers)
+            attempts, next_question = attempt_history(question, self.cache_key, self.lists.answers)
             for attempt in attempts:
                 yield from self._rows(attempt, open_levels)
             if next_question:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from penumbra.tasks.negatives.providers import Prompt, hosted
+from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.hosted import (
     MALFORMED,
     WORD_TOKENS,
@@ -34,9 +34,7 @@ OUT_OF_MONEY = "insufficient_quota"
 
 
 class OpenAIService(Service):
-    def __init__(self, settings: OpenAI, prompt: Prompt) -> None:
-        super().__init__(settings, prompt)
-        self.structure = settings.structure
+    settings: OpenAI
 
     @cached_property
     def client(self) -> Any:
@@ -52,7 +50,7 @@ class OpenAIService(Service):
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
         form: dict[str, Any] = {"type": "json_object"}
-        if self.structure == "json_schema":
+        if self.settings.structure == "json_schema":
             strict = {"name": "words", "strict": True, "schema": schema(questions)}
             form = {"type": "json_schema", "json_schema": strict}
         effort = next((e for start, e in REASONING_EFFORT.items() if self.settings.model.startswith(start)), None)

@@ -39,7 +39,7 @@ Lists = list[tuple[str, ...]]  # the words on offer for each slot of a query's l
 
 
 class WordLists:
-    """Draws short lists of dictionary words that a language model may choose from, `count` or fewer for each slot.
+    """Draws short lists of dictionary words that a language model may choose from, at most `filling.options` a slot.
 
     They are drawn without replacement (Efraimidis & Spirakis 2006) with weights from the slot's context: a few words
     drawn uniformly from a dictionary of hundreds rarely contain one that fits. The draws depend on the seed, the query,
@@ -50,16 +50,11 @@ class WordLists:
     The list of a question that `answers` has an answer to stays as it was, even if the dictionary has grown since.
     """
 
-    def __init__(self, training: TrainingText, count: int, seed: int, answers: Answers) -> None:
+    def __init__(self, training: TrainingText, filling: SharedSettings, answers: Answers) -> None:
         self.language, self.dictionary = KneserNey.of(training.sentences()), training.dictionary
-        self.count, self.seed, self.answers = count, seed, answers
+        self.count, self.seed, self.answers = filling.options, filling.seed, answers
         self._scorers: dict[Class, SlotScorer] = {}
         self._entailed: dict[tuple[Class, str], list[int]] = {}  # indices of words, by slot's class and word
-
-    @classmethod
-    def of(cls, training: TrainingText, filling: SharedSettings) -> "WordLists":
-        """Return the lists of a training split with the cache of answers."""
-        return cls(training, filling.options, filling.seed, Answers())
 
     def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
         """Return each query's lists, in the queries' order; a list is empty where there is no other word."""

@@ -157,11 +157,12 @@ class HostedSettings(ProviderSettings):
         return {"options": filling.options, "cache_key": self.cache_key(load_prompt(filling.prompt, "queries").label)}
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
+        from penumbra.tasks.negatives.providers.answers import Answers
         from penumbra.tasks.negatives.providers.questions import WordLists
 
-        prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists.of(training, filling)
+        prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists(training, filling, Answers())
         provider = resolve_name("penumbra.tasks.negatives.providers.hosted:HostedProvider")
-        made: Provider = provider(self.provider, self.model, prompt, self.cache_key(prompt), lists, lists.answers, run)
+        made: Provider = provider(self.provider, self.model, prompt, self.cache_key(prompt), lists, run)
         return made
 
 

@@ -141,31 +141,25 @@ def score_sheet(sheet: Path) -> tuple[list[Figure], list[tuple[str, Table]], lis
         ) from None
     answers = dict(_read_answers(sheet, key))
     figures = list(_figures(key, answers))
-    tables: dict[str, dict[tuple[str, str], dict[str, str]]] = {}
-    for it in figures:
-        title = "difference, where the query is the same" if it["minus"] else "share of yes"
-        line = tables.setdefault(title, {}).setdefault(
-            (it["origin"] + f" − {it['minus']}" * bool(it["minus"]), str(it["level"])), {}
-        )
-        interval = f"({it['low']:.0%} to {it['high']:.0%})"
-        difference = f"{it['value']:+.0%} {interval} of {it['answered']}"
-        line[it["question"]] = difference if it["minus"] else f"{it['yes']} of {it['answered']} {interval}"
-    header = ("origin", "level", *(question.replace("_", " ") for question in QUESTIONS))
-    shown: list[tuple[str, Table]] = [
-        (
-            title,
-            (
-                header,
-                [(*place, *(cells.get(question, "–") for question in QUESTIONS)) for place, cells in lines.items()],
-            ),
-        )
-        for title, lines in tables.items()
-    ]
+    kinds = {"share of yes": False, "difference, where the query is the same": True}
+    tables = [(title, [it for it in figures if bool(it["minus"]) is minus]) for title, minus in kinds.items()]
     blank = sum(not any(answer is not None for answer in row.values()) for row in answers.values())
     missing = len(key.rows) - len(answers)
     notes = [f"{blank:,} of {counted(len(answers), 'row')} have no answer"] if blank else []
     notes += [f"{missing:,} of {counted(len(key.rows), 'row')} are not in the sheet any more"] if missing else []
-    return figures, shown, notes
+    return figures, [(title, _table(own)) for title, own in tables if own], notes
+
+
+def _table(figures: Sequence[Figure]) -> Table:
+    """Return a row for each origin, or pair of origins, and level, with a column for each question."""
+    lines: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for it in figures:
+        place = it["origin"] + f" − {it['minus']}" * bool(it["minus"]), str(it["level"])
+        interval = f"({it['low']:.0%} to {it['high']:.0%})"
+        difference = f"{it['value']:+.0%} {interval} of {it['answered']}"
+        lines[place][it["question"]] = difference if it["minus"] else f"{it['yes']} of {it['answered']} {interval}"
+    header = ("origin", "level", *(question.replace("_", " ") for question in QUESTIONS))
+    return header, [(*place, *(cells.get(it, "–") for it in QUESTIONS)) for place, cells in lines.items()]
 
 
 def _read_answers(sheet: Path, key: Key) -> Iterator[tuple[str, dict[str, bool | None]]]:

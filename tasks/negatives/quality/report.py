@@ -266,11 +266,6 @@ class Quality(Stage):
         own = [self.negatives.artifact] if isinstance(self.negatives, ArtifactNegatives) else []
         return tuple(it for it in (*own, self.measures, self.data.annotations, self.data.tags) if it)
 
-    def parameters(self) -> dict[str, Any]:
-        return self.judging.model_dump(mode="json", exclude={"judge"}) | {
-            "sentence_model": self.encoding.sentence_model
-        }
-
     def determines(self) -> dict[str, Any]:
         settings = self.judging.model_dump(mode="json", exclude={"judge"}, exclude_defaults=True)
         return {**settings, "sentence_model": self.encoding.sentence_model}

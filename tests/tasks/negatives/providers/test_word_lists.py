@@ -11,6 +11,7 @@ from spacy.language import Language
 
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import SHIPPED
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import masked_queries, training_tokens
 from penumbra.tasks.negatives.providers import MaskedQuery, TrainingText
 from penumbra.tasks.negatives.providers import questions as questions_module
@@ -44,7 +45,8 @@ def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
 
 
 def made(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], count: int = 8, seed: int = 0) -> WordLists:
-    return WordLists(TrainingText(dictionary, training_tokens([tagged])), count, seed, Answers(Path(mkdtemp())))
+    text, filling = TrainingText(dictionary, training_tokens([tagged])), Filling(options=count, seed=seed)
+    return WordLists(text, filling, Answers(Path(mkdtemp())))
 
 
 @pytest.fixture(scope="module")
