@@ -20,9 +20,9 @@ from prefect.utilities.callables import parameter_schema
 
 from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
 from penumbra.artifacts.locations import PROJECT, data_folder
+from penumbra.flows.console import write_error
 from penumbra.flows.parameters import OWN_FILE, deployment_parameters, group_classes, own_parameters
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
-from penumbra.flows.safe_console import write_error
 from penumbra.flows.serve import WORKERS
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 

@@ -15,7 +15,7 @@ from penumbra.flows.train_grounding import train
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.extraction import FeaturesParameters
-from penumbra.tasks.grounding.batches.inputs import sources_of
+from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.report import report_evaluation
@@ -50,7 +50,16 @@ def full_pipeline(
         built = negatives_of(dataset, negatives)
         with plan_if(negatives.filling.dry_run):
             extracted = features_of(dataset, built.negatives, extraction)
-            metrics, trained = train(sources_of(built, extracted), settings, preset)
+            sources = Sources(
+                built.annotations,
+                extracted.text_features,
+                extracted.video_features,
+                built.negatives,
+                built.in_video_negatives,
+                patch_features=extracted.patch_features,
+                tags=built.tags,
+            )
+            metrics, trained = train(sources, settings, preset)
             sources = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
             run = evaluate_run(metrics, sources)
             outcomes = (built.outcome, extracted.outcome, trained)

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.flows.console_output import live_display
+from penumbra.flows.console import live_display
 from penumbra.flows.parameters import deployment_parameters, resolve_parameter_paths
 from penumbra.flows.registry import ParameterError, flow_of
 from penumbra.flows.server import environment_line, some_server

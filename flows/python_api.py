@@ -16,8 +16,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
-from penumbra.flows.console_output import bars_on
-from penumbra.flows.safe_console import SafeConsole
+from penumbra.flows.console import SafeConsole, bars_on
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 from penumbra.tasks.data.queries import write_queries
 from penumbra.tasks.negatives.parameters import Negatives, NegativesParameters

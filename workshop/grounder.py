@@ -18,8 +18,9 @@ import torch
 import typer
 
 from penumbra.tasks.data.dataset import SHIPPED
-from penumbra.tasks.features.clip import Clip, Encoder, load, preprocess
+from penumbra.tasks.features.clip import Clip, Encoder, load, normalise
 from penumbra.tasks.features.encode import frame_states
+from penumbra.tasks.features.frames import resize
 from workshop.scenes import generate
 from workshop.scenes.generate import AnnotatedVideo, annotated_videos, hold_out
 from workshop.tiny_clip.clips import Pictures, is_new, known_scenes, pictures_of_video
@@ -54,11 +55,11 @@ def rows_of(vid: str, video: AnnotatedVideo) -> Iterator[dict[str, Any]]:
 @torch.inference_mode()
 def features_of(pictures: Pictures, encoder: Encoder) -> np.ndarray:
     """Return the features [clips, dimension] of clips (clips, frames, rows, columns, 3)."""
-    joined = [np.concatenate(list(frames), axis=-1) for frames in pictures]
-    parts = []
+    processing, parts = encoder.processing, []
+    joined = [np.concatenate([resize(it, processing.resizing) for it in frames], axis=-1) for frames in pictures]
     for start in range(0, len(joined), CLIPS_AT_ONCE):
-        pixels = preprocess(joined[start : start + CLIPS_AT_ONCE], encoder.processing, encoder.device)
-        parts.append(frame_states(encoder.model, pixels.to(encoder.dtype)).half().cpu())
+        pixels = normalise(joined[start : start + CLIPS_AT_ONCE], processing, encoder.device)
+        parts.append(frame_states(encoder.model, pixels).half().cpu())
     return torch.cat(parts).numpy()
 
 

@@ -24,10 +24,9 @@ from unittest.mock import patch
 import penumbra.flows.commands as command
 from penumbra.artifacts.markdown import CONTROLS
 from penumbra.flows.commands import terminal
-from penumbra.flows.console_output import bars_on
+from penumbra.flows.console import SafeConsole, bars_on, json_text
 from penumbra.flows.parameters import parameters_of
 from penumbra.flows.registry import FLOWS, flow_of
-from penumbra.flows.safe_console import SafeConsole, json_text
 
 PATIENCE = 20  # seconds
 LETTERS = "abcdefghi"

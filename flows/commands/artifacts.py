@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from penumbra.artifacts.markdown import LONGEST_CELL, Markdown, counted, for_terminal, truncated, value_text
 from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table, write_text
-from penumbra.flows.safe_console import json_text
+from penumbra.flows.console import json_text
 
 if TYPE_CHECKING:
     from penumbra.artifacts.manifest import Artifact, Manifest

@@ -10,7 +10,7 @@ from rich.filesize import decimal
 
 from penumbra.flows.commands.artifacts import lineage, print_figures
 from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table
-from penumbra.flows.safe_console import write_error
+from penumbra.flows.console import write_error
 
 runs = typer.Typer(help="List trainings with their figures, show one, and remove it.", no_args_is_help=True)
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its name, its key, or the key's first digits.")]
@@ -149,6 +149,7 @@ def predict(
     if as_json:
         sys.stdout.write(command.as_json(predictions) + "\n")
         return
-    print_table(("query", "start, s", "end, s", "score"), command.as_rows(predictions, top, windows))
-    if command.are_close(predictions, top, windows):
+    rows = list(command.as_rows(predictions, top, windows))
+    print_table(("query", "start, s", "end, s", "score"), rows)
+    if any(command.CLOSE in score for *_, score in rows):
         print_line(f"{command.CLOSE}: within {command.TOLERANCE} of the best score; the run can't tell these apart")

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penumbra.artifacts.markdown import for_terminal
-from penumbra.flows.safe_console import SafeConsole, write_error
+from penumbra.flows.console import SafeConsole, write_error
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")]
 console = SafeConsole(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80

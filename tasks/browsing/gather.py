@@ -179,7 +179,7 @@ def prediction_columns(
 ) -> Column:
     """Return a row of each query: windows in hundredths of a second, scores and IoU of the first in thousandths."""
     from penumbra.tasks.grounding.evaluation.figures import aligned  # only here: it imports torch
-    from penumbra.tasks.grounding.evaluation.predictions import truth_end
+    from penumbra.tasks.grounding.evaluation.predictions import ranking_of
     from penumbra.tasks.grounding.metrics import score_queries
 
     count, rows = by_query(store.rows(predictions), places)
@@ -187,7 +187,7 @@ def prediction_columns(
     judged = [row for row in rows if row["windows"] and annotations.get(row["qid"], {}).get("windows")]
     overlap: dict[str, float] = {}
     if judged:
-        windows = aligned(judged, annotations, truth_end(manifest))
+        windows = aligned(judged, annotations, ranking_of(manifest).truth_ends)
         overlap = dict(zip(windows.qids, score_queries(windows).iou.tolist(), strict=True))
     features = (store.manifest(it).parameters for it in manifest.parents if it.stage == "video_features")
     saliency = [steps(row["saliency"]) for row in rows]

@@ -19,7 +19,7 @@ from pydantic import Field
 from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.features.frames import Picture, Resizing, resize
+from penumbra.tasks.features.frames import Picture, Resizing
 from penumbra.tasks.stage import Parameters
 from penumbra.tasks.text.embeddings import encoder_inputs
 
@@ -149,15 +149,6 @@ def read_processing(file: Path) -> Processing:
     )
     scale = config.get("rescale_factor", 1 / 255)
     return Processing(resizing, scale, tuple(config["image_mean"]), tuple(config["image_std"]))
-
-
-def preprocess(pictures: Sequence[Picture], processing: Processing, device: "torch.device") -> "torch.Tensor":
-    """Resize and normalise frames of any size: uint8 (rows, columns, 3·n) → float32 (frames, 3·n, rows, columns)."""
-    resized = []
-    for picture in pictures:
-        frames = np.split(picture, picture.shape[2] // CHANNELS, axis=2)
-        resized.append(np.concatenate([resize(frame, processing.resizing) for frame in frames], axis=2))
-    return normalise(resized, processing, device)
 
 
 def normalise(pictures: Sequence[Picture], processing: Processing, device: "torch.device") -> "torch.Tensor":

@@ -209,7 +209,6 @@ class JudgingTexts(TextFeatures):
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
-        """The texts of each part."""
         known = set(Store().table(self.known, ["text"])["text"].to_pylist()) if self.known else set()
         texts = [text for text in distinct_texts(self.judging) if text not in known]
         return [texts[start : start + TEXTS_A_PART] for start in range(0, len(texts), TEXTS_A_PART)]

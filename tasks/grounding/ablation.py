@@ -378,7 +378,6 @@ class Ablation(Stage):
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """Return the evaluations."""
         return tuple(seeded.evaluation for seeded in self.results.runs)
 
     def parameters(self) -> dict[str, Any]:
@@ -389,7 +388,6 @@ class Ablation(Stage):
     determines = parameters
 
     def part(self, piece: int) -> Part:
-        """Return all figures as one part."""
         results, kept = self.results, len(self.results.runs)
         rejected = [rejection(label, STAGE, reason, results.grid.name) for label, reason in results.failures.items()]
         return Part(table_of(STAGE, results.figures), kept + len(rejected), kept, rejected)

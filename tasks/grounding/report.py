@@ -23,7 +23,7 @@ from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.batches.examples import LEVELS, clip_range
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.evaluation.figures import judged_split, own_tables, results
-from penumbra.tasks.grounding.evaluation.predictions import truth_end
+from penumbra.tasks.grounding.evaluation.predictions import ranking_of
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, recall_against_rejection
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
@@ -143,8 +143,9 @@ def rejection_drawings(run: EvaluatedRun) -> list[Drawing]:
     store, (asked, _) = Store(), asked_by_split(run.predictions)
     truth = {row["qid"]: row for row in store.rows(run.sources.annotations)}
     rows, several = store.table(run.predictions).to_pylist(), list[Panel]()
+    end = ranking_of(store.manifest(run.predictions)).truth_ends
     for split, sentences in asked.items():
-        mine, end = [row for row in rows if row["split"] == split], truth_end(store.manifest(run.predictions))
+        mine = [row for row in rows if row["split"] == split]
         judged = judged_split(mine, truth, end)
         hits = dict(zip(judged.windows.qids, compared_scores(judged)["R1@0.5"].tolist(), strict=True))
         lines = []

@@ -10,7 +10,6 @@ from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.features.extraction import ExtractedFeatures
 from penumbra.tasks.grounding.batches.examples import (
     Examples,
     Features,
@@ -22,7 +21,6 @@ from penumbra.tasks.grounding.batches.examples import (
     together,
 )
 from penumbra.tasks.grounding.configs import BaseSettings, Inputs, ModelConfig
-from penumbra.tasks.negatives.parameters import Negatives
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
 
@@ -136,20 +134,6 @@ def judging_negatives(annotations: Artifact) -> tuple[Artifact, ...]:
             origin = [manifest.parameters.get("kind"), *((it.get("splits"), it.get("provider")) for it in about)]
             newest[str(origin)] = store.reference(manifest)
     return tuple(newest.values())
-
-
-def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
-    """Return the artifacts that build-negatives and extract-features made."""
-    return Sources(
-        negatives.annotations,
-        features.text_features,
-        features.video_features,
-        negatives.negatives,
-        negatives.in_video_negatives,
-        None,
-        features.patch_features,
-        negatives.tags,
-    )
 
 
 def newest_of_encoder(dataset: str, stage: str, encoder: str) -> Artifact | None:

@@ -13,7 +13,7 @@ from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
 from penumbra.tasks.grounding.evaluation.figures import judged_split, rejection_scores_of
-from penumbra.tasks.grounding.evaluation.predictions import truth_end
+from penumbra.tasks.grounding.evaluation.predictions import ranking_of
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, label
 from penumbra.tasks.grounding.metrics import EvaluationError, Floats, all_metrics, compared_scores
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
@@ -135,7 +135,7 @@ def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
     """Return the scores of each split's queries whose windows are known."""
     store = Store()
     manifest = store.manifest(predictions)
-    annotations, end = next(p for p in manifest.parents if p.stage == "annotations"), truth_end(manifest)
+    annotations, end = next(p for p in manifest.parents if p.stage == "annotations"), ranking_of(manifest).truth_ends
     truth = {row["qid"]: row for row in store.rows(annotations)}
     by_split: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in store.rows(predictions):

@@ -215,7 +215,6 @@ class Calibration(RunStage):
         return system_of(settings_of(work_of(self.metrics))).evidence
 
     def parameters(self) -> dict[str, Any]:
-        """Return what existence is computed from."""
         return {"evidence": list(self.evidence)}
 
     def inputs(self) -> dict[str, str]:
@@ -223,7 +222,6 @@ class Calibration(RunStage):
         return text_inputs()
 
     def part(self, piece: int) -> Part:
-        """Fit the regression, and return its numbers."""
         (model, settings), loaded = self.run, self.loaded
         system = system_of(settings)
         name, key = run_name(settings, self.metrics.key), self.metrics.key

@@ -56,13 +56,11 @@ class Evaluation(RunStage):
         return (self.metrics, self.predictions, self.existence, *self.sources.parents, *tags)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the version of each metric."""
         return {"metrics": {name: metric.version for name, metric in all_metrics().items()}}
 
     determines = parameters  # another metric makes another evaluation
 
     def part(self, piece: int) -> Part:
-        """Return all figures as one part."""
         store, sources = Store(), self.sources
         (model, settings), loaded = self.run, self.loaded
         ranking = ranking_of(store.manifest(self.predictions))

@@ -146,11 +146,6 @@ def ranking_of(predictions: Manifest) -> Ranking:
     return Settings.of_manifest({"ranking": predictions.parameters["ranking"]}).ranking
 
 
-def truth_end(predictions: Manifest) -> float | None:
-    """Return where true windows are cut for these predictions, in seconds; see `Ranking.truth_ends`."""
-    return ranking_of(predictions).truth_ends
-
-
 def sources_of_run(
     metrics: Artifact, annotations: Artifact, negatives: Artifact | None = None, tags: Artifact | None = None
 ) -> Sources:

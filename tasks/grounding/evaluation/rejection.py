@@ -80,7 +80,6 @@ class Existence(RunStage):
 
     @cached_property
     def pieces(self) -> Sequence[str]:
-        """The splits."""
         return list(dict.fromkeys(Store().table(self.predictions, ["split"])["split"].to_pylist()))
 
     def part(self, piece: str) -> Part:

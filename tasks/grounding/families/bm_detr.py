@@ -115,23 +115,17 @@ def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 class BackgroundData(DeviceData):
-    """Training queries of BM-DETR on one device. A batch never holds two queries of one video."""
+    """Training queries of BM-DETR on one device. A batch never holds two queries of one video.
+
+    `loaded` and `options` are those of `DeviceData`.
+    """
 
     def __init__(
-        self,
-        examples: Examples,
-        videos: Features,
-        texts: Features,
-        device: torch.device,
-        *,
-        batch_size: int,
-        negatives: Negatives,
-        shifting: BMDETROptions | None = None,
-        existence: bool = False,
+        self, *loaded: Any, negatives: Negatives, shifting: BMDETROptions | None = None, **options: Any
     ) -> None:
-        super().__init__(examples, videos, texts, device, batch_size=batch_size, existence=existence)
-        self.negatives, self.shifting = negatives, shifting
-        rows, offsets, generated = negative_pools(examples, negatives)
+        super().__init__(*loaded, **options)
+        self.negatives, self.shifting, device = negatives, shifting, self.device
+        rows, offsets, generated = negative_pools(self.examples, negatives)
         self.pool = torch.cat((rows, rows.new_zeros(1))).to(device)  # never empty
         self.pool_false = torch.cat((generated, generated.new_zeros(1))).to(device)
         self.pool_starts, self.pool_sizes = offsets[:-1].to(device), offsets.diff().to(device)

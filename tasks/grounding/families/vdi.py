@@ -110,23 +110,13 @@ def token_ids(texts: Iterable[str], encoder: Encoder) -> Features:
 
 
 class VDIData(MapData):
-    """Queries by video, texts as token ids; a batch has the parts of its queries, too."""
+    """Queries by video, texts as token ids; a batch has the parts of its queries, too; `loaded` is as in `MapData`."""
 
-    def __init__(
-        self,
-        examples: Examples,
-        videos: Features,
-        ids: Features,
-        device: torch.device,
-        config: VDIConfig,
-        batch_size: int,
-    ) -> None:
-        super().__init__(
-            examples, videos, ids, device, config.of_clip(videos.channels), config.loss_settings, batch_size
-        )
-        rows = [[ids.index[text] for text in pair] for pair in examples.parts]
+    def __init__(self, *loaded: Any, has_motion: bool) -> None:
+        super().__init__(*loaded)
+        rows = [[self.texts.index[text] for text in pair] for pair in self.examples.parts]
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
-        self.patches = self.videos.patches if config.losses.spatial_dynamics else None
+        self.patches = self.videos.patches if has_motion else None
 
     def batch(self, rows: Tensor) -> tuple[InjectedInputs, MapTargets]:  # type: ignore[override]
         inputs, targets = super().batch(rows)
@@ -169,7 +159,8 @@ class VDISystem(MMNSystem[VDIConfig]):
         names: Sequence[str] = sorted(texts.index, key=texts.index.__getitem__)
         parts = sorted({part for pair in examples.parts for part in pair} - texts.index.keys())
         ids = token_ids([*names, *parts], encoder)
-        return VDIData(examples, videos, ids, device, self.config, self.settings.training.batch_size)
+        options = self.config.of_clip(videos.channels), self.config.loss_settings, self.settings.training.batch_size
+        return VDIData(examples, videos, ids, device, *options, has_motion=self.config.losses.spatial_dynamics > 0)
 
     def objective(self, model: nn.Module) -> Objective:
         net, weights = cast(vdi.VDI, model), self.config.loss_settings

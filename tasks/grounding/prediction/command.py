@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers.utils import logging
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Watched, Window, checked
+from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Watched, checked
 from penumbra.tasks.grounding.prediction.pictures import draw
 
 CLOSE, TOLERANCE = "≈", 0.01  # the mark of scores that differ from the best by less
@@ -52,18 +52,8 @@ def as_rows(groundings: Sequence[Grounding], most: int, windows: bool = False) -
             yield f"{one.query}\n{one.absence}", "–", "–", "–"
         shown = one.windows[:most] if windows or not one.absence else ()
         for place, window in enumerate(shown):
-            mark = f" {CLOSE}" if place and _is_close(one, window) else ""
+            mark = f" {CLOSE}" if place and one.windows[0].score - window.score < TOLERANCE else ""
             score = f"{window.score:.3f}{mark}"
             yield ("" if place or one.absence else one.query, f"{window.start:.2f}", f"{window.end:.2f}", score)
         if not one.windows and not one.absence:
             yield one.query, "–", "–", "–"
-
-
-def are_close(groundings: Sequence[Grounding], most: int, windows: bool = False) -> bool:
-    """Return whether `as_rows` marks a score."""
-    shown = [one for one in groundings if windows or not one.absence]
-    return any(_is_close(one, window) for one in shown for window in one.windows[1:most])
-
-
-def _is_close(grounding: Grounding, window: Window) -> bool:
-    return grounding.windows[0].score - window.score < TOLERANCE

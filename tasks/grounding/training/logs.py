@@ -50,10 +50,6 @@ class Progress:
 Observer = Callable[[Progress], None]
 
 
-def ignore(progress: Progress) -> None:
-    """Do nothing with the progress."""
-
-
 @contextmanager
 def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Observer]:
     """Yield an observer that writes a line to the log, curves to the Prefect UI, and scalars to `training.log`."""

@@ -35,7 +35,7 @@ from penumbra.tasks.grounding.training.checkpoints import (
     restore_optimiser,
     write_checkpoint,
 )
-from penumbra.tasks.grounding.training.logs import Observer, Progress, Row, ignore
+from penumbra.tasks.grounding.training.logs import Observer, Progress, Row
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.progress import counting
 
@@ -133,7 +133,7 @@ class TrainingStep:
 class Trainer:
     """A run on this process's device; `accelerator` connects its processes, of which the main one calls `observe`."""
 
-    def __init__(self, job: Job, accelerator: Accelerator, observe: Observer = ignore) -> None:
+    def __init__(self, job: Job, accelerator: Accelerator, observe: Observer = lambda progress: None) -> None:
         self.job, self.accelerator, self.observe = job, accelerator, observe
         config = job.settings.training
         self.device = accelerator.device if accelerator.num_processes > 1 else device_of()
@@ -290,7 +290,7 @@ class Trainer:
         self.best = -torch.inf if last.state["best"] is None else last.state["best"]
 
 
-def train(job: Job, observe: Observer = ignore) -> list[Row]:
+def train(job: Job, observe: Observer = lambda progress: None) -> list[Row]:
     keep_memory()
     # a loss that is switched off leaves weights without a gradient, for which DDP would wait
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)

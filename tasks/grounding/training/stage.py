@@ -58,12 +58,10 @@ class TrainingRun(Stage):
 
     @property
     def label(self) -> str:
-        """See `Stage.label`; it names the model."""
         return f"{self.name}: {self.settings.model.label}"
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """See `Stage.parents`."""
         return self.sources.parents
 
     def parameters(self) -> dict[str, Any]:
@@ -86,7 +84,6 @@ class TrainingRun(Stage):
         return {"start_from": file_digest(start)} if self.settings.training.start_from and start.exists() else {}
 
     def part(self, piece: int) -> Part:
-        """Train, and return the metrics."""
         folder, name = run_folder(self.artifact), run_name(self.settings, self.artifact.key)
         job, epoch = load_job(self.sources, self.settings, folder), last_epoch(folder)
         resumed = f", resuming at epoch {epoch + 1}" if epoch else ""

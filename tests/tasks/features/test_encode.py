@@ -9,7 +9,7 @@ import torch
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, load, preprocess
+from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, load, normalise
 from penumbra.tasks.features.decoders import Decoder
 from penumbra.tasks.features.encode import encode_video
 from penumbra.tasks.features.errors import VideoError
@@ -70,7 +70,8 @@ def plainly(pictures: list[Picture]) -> torch.Tensor:
 @pytest.mark.parametrize("size", SIZES)
 def test_preprocessing_equals_that_of_clip(encoder: Encoder, size: tuple[int, int]) -> None:
     pictures = [picture(*size, seed) for seed in range(3)]
-    ours = preprocess(pictures, encoder.processing, encoder.device)
+    resized = [resize(it, encoder.processing.resizing) for it in pictures]
+    ours = normalise(resized, encoder.processing, encoder.device)
     torch.testing.assert_close(ours, plainly(pictures), atol=1e-5, rtol=0)
 
 

@@ -1,14 +1,40 @@
-"""The live display of a run in a terminal: the lines of the log and, below them, bars of what is being counted."""
+"""What a terminal shows: text of unknown origin without its control characters, and a run with its log and bars.
 
+Such text is a query, a model's answer, an error of a server. It may hold sequences that set a terminal's title, answer
+for the user, or reorder a line. Each line for a terminal goes through one of these functions, or a `SafeConsole`.
+"""
+
+import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 
-from penumbra.flows.safe_console import SafeConsole
+from penumbra.artifacts.markdown import CONTROLS, for_terminal
 from penumbra.tasks.progress import bars_shown, console_handlers
+
+
+class SafeConsole(Console):
+    """A console of rich that replaces the control characters of all text, and keeps its own."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(it if it.control else Segment(for_terminal(it.text), it.style) for it in buffer)
+
+
+def write_error(line: str) -> None:
+    """Write a line to standard error."""
+    sys.stderr.write(f"{for_terminal(line)}\n")
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON, with control characters escaped as JSON escapes them."""
+    text = json.dumps(value, ensure_ascii=False)
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from io import StringIO
 
-from penumbra.flows.console_output import bars_on
-from penumbra.flows.safe_console import SafeConsole
+from penumbra.flows.console import SafeConsole, bars_on
 from penumbra.tasks.progress import bars_shown, followed, progress_scope
 
 
