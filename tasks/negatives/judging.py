@@ -6,7 +6,7 @@ Untruth", WACV 2025). The stage has a name of its own, so that nothing that look
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -178,15 +178,15 @@ class FalseSentences(Stage):
             free[row["vid"]] += [row] if row["split"] != TRAINING else []
         known, own = {vid for vid, rows in free.items() if rows}, OwnSentences(queries)
         rows, rejected, notes = list[dict[str, Any]](), list[dict[str, str]](), Counter[str]()
-        read = list(rows_of(self.path))
-        texts = [cleaned_sentence(row) for _, row, _ in read]
-        of_known = {text for (_, row, _), (text, _) in zip(read, texts, strict=True) if text and vid_of(row) in known}
+        read = list(sentences_of(self.path))
+        of_known = {text for _, vid, text, *_ in read if text and vid in known}
         encode_once(of_known | {text for vid in known for text in own.of_video[vid]})
-        for (number, row, fault), (text, changes) in zip(read, texts, strict=True):
-            vid, value = vid_of(row), f"line {number}: {text}"
-            reason = fault or self._fault(row, text, vid, known, own)
+        for number, vid, text, changes, fault in read:
+            reason = fault or sentence_fault(text, "")
+            reason = reason or ("" if vid in known else "no query of another split has its video")
+            reason = reason or (TRUE_ELSEWHERE if own.may_be_true(vid, text) else "")
             if reason := reason or ("" if free[vid] else "each query of its video has a sentence of this file"):
-                rejected.append(rejection(vid, STAGE, reason, value))
+                rejected.append(rejection(vid, STAGE, reason, f"line {number}: {text}"))
                 continue
             query = free[vid].pop()
             similarity = cosine(text, query["query"]) if {text, query["query"]} <= _VECTORS.keys() else None
@@ -203,30 +203,19 @@ class FalseSentences(Stage):
             )
         return Part(table_of(STAGE, rows), len(read), len(rows), rejected, notes)
 
-    def _fault(self, row: Any, text: str, vid: str, known: set[str], own: OwnSentences) -> str:
-        """Return why a row of the file can't be asked, or ''."""
-        if not isinstance(row, Mapping) or not vid or not text:
-            return "row lacks its vid or its query"
-        if any(end > start for start, end in windows_of(row)):
-            return "it has a window: it is true of its video"
-        if fault := sentence_fault(text, "") or ("" if vid in known else "no query of another split has its video"):
-            return fault
-        return TRUE_ELSEWHERE if own.may_be_true(vid, text) else ""
+
+def sentences_of(path: Path) -> Iterator[tuple[int, str, str, tuple[str, ...], str]]:
+    """Yield the number of each row of a file, its video, its sentence, what was changed in it, and its fault or ''."""
+    for number, read, unreadable in rows_of(path):
+        row = read if isinstance(read, Mapping) else {}
+        vid, given = str(row.get("vid") or ""), row.get("negative") or row.get("query")
+        text, changes = clean_text(given) if isinstance(given, str) else ("", ())
+        fault = unreadable or ("" if vid and text else "row lacks its vid or its query")
+        is_true = has_window(row.get("relevant_windows"))
+        yield number, vid, text, changes, fault or "it has a window: it is true of its video" * is_true
 
 
-def vid_of(row: Any) -> str:
-    """Return the video that a row of a file names, or ''."""
-    return str(row.get("vid") or "") if isinstance(row, Mapping) else ""
-
-
-def cleaned_sentence(row: Any) -> tuple[str, tuple[str, ...]]:
-    """Return the sentence of a row of a file, or '', and what was changed in it."""
-    text = (row.get("negative") or row.get("query")) if isinstance(row, Mapping) else ""
-    return clean_text(text) if isinstance(text, str) else ("", ())
-
-
-def windows_of(row: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return the windows of a row of Moment-DETR's files; NA-VMR's false sentences have [[0, 0]]."""
-    windows = row.get("relevant_windows") or []
+def has_window(windows: Any) -> bool:
+    """Return whether windows, as in Moment-DETR's files, have a length; NA-VMR's false sentences have [[0, 0]]."""
     pairs = [it for it in windows if isinstance(it, list) and len(it) == 2] if isinstance(windows, list) else []
-    return [(it[0], it[1]) for it in pairs if all(isinstance(time, int | float) for time in it)]
+    return any(end > start for start, end in pairs if isinstance(start, int | float) and isinstance(end, int | float))

@@ -119,12 +119,12 @@ class Chooser:
         choices = choose(queries, vectors, encoder, self.choosing.ceiling)
         rows, rejected, notes = list[dict[str, Any]](), [], Counter[str]()
         for query in queries:
-            qid, choice, last = query.masked.qid, choices.get(query.masked.qid), np.inf
+            qid, choice, own = query.masked.qid, choices.get(query.masked.qid), list[dict[str, Any]]()
             pairs = zip(choice.chain, choice.cosines, strict=True) if choice else ()
             chosen = dict(zip(choice.levels if choice else (), pairs, strict=True))
             for level, edit in query.edits.items():
                 chosen[level] = edit, round(float(np.dot(vectors[query.text], encoder([edit.text])[0])), 4)
-            plausibility = self._plausibilities(query, {level: candidate for level, (candidate, _) in chosen.items()})
+            words = {query.text: [token["text"].lower() for token in query.masked.tokens]}
             for level in sorted({*query.candidates, *query.edits}):
                 refusals = query.candidates[level].refusals if level in query.candidates else {}
                 for reason, count in refusals.items():
@@ -133,16 +133,17 @@ class Chooser:
                     reason = NOT_FALLING if query.has([level]) else next(iter(refusals))
                     rejected.append(rejection(qid, STAGE, reason, f"level {level}: {query.text}"))
                     continue
-                (candidate, cosine), words, checks = chosen[level], chosen[level][0].words, self.checks.names
+                (candidate, cosine), changed, checks = chosen[level], chosen[level][0].words, list(self.checks.names)
+                words[candidate.text] = self._tokens_of(query, level, candidate)
                 if candidate.verdict:
                     notes[f"by a reviewer, level {level}: {candidate.verdict}"] += 1
                     about = qid, query.masked.tokens, level, query.same_video
-                    words, checks = self.check_sentence(*about, candidate.text)
-                checks = [*checks, *["ceiling"] * (cosine <= self.choosing.ceiling), *["falling"] * (cosine < last)]
+                    changed, checks = self.check_sentence(*about, candidate.text)
                 row = {"qid": qid, "level": level, "query": query.text, "negative": candidate.text}
-                row |= {"words": list(words), "provider": candidate.provider, "model": candidate.model}
-                rows.append(row | {"similarity": cosine, "plausibility": plausibility[level], "checks": checks})
-                last = cosine
+                row |= {"words": list(changed), "provider": candidate.provider, "model": candidate.model}
+                own.append(row | {"similarity": cosine, "checks": checks})
+            self.measure(own, words)
+            rows += own
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
 
     def _with_candidates(
@@ -189,18 +190,27 @@ class Chooser:
             return REJECTED
         return self.checks.refusal(query.masked, level, query.same_video, words, text)
 
-    def _plausibilities(self, query: Query, chosen: dict[int, Candidate]) -> dict[int, float]:
-        """Return by level how much more plausible a chosen candidate is than the query."""
+    def _tokens_of(self, query: Query, level: int, candidate: Candidate) -> list[str]:
+        """Return the tokens of a candidate in lower case."""
+        if candidate.verdict == EDIT:
+            return [token.lower() for token in self.tokenise(candidate.text)]
         tokens = [token["text"].lower() for token in query.masked.tokens]
-        words = {query.text: tokens}
-        for level, candidate in chosen.items():
-            filled = list(tokens)
-            for slot, word in zip(query.masked.levels[level - 1], candidate.words, strict=False):
-                filled[slot.token] = word
-            is_edit = candidate.verdict == EDIT
-            words[candidate.text] = [token.lower() for token in self.tokenise(candidate.text)] if is_edit else filled
-        scores = self.plausibility.score(words)
-        return {level: scores[candidate.text] - scores[query.text] for level, candidate in chosen.items()}
+        for slot, word in zip(query.masked.levels[level - 1], candidate.words, strict=True):
+            tokens[slot.token] = word
+        return tokens
+
+    def measure(self, rows: Iterable[dict[str, Any]], words: dict[str, list[str]]) -> None:
+        """Add to rows the checks of their cosines, and how much more plausible each is than its query.
+
+        The rows of a query have rising levels; `words` has the tokens of each text in lower case.
+        """
+        natural, least = self.plausibility.score(words), dict[str, float]()
+        for row in rows:
+            qid, cosine = row["qid"], row["similarity"]
+            row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
+            row["checks"] += ["falling"] if cosine < least.get(qid, np.inf) else []
+            least[qid] = min(cosine, least.get(qid, np.inf))
+            row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
 
 
 def changed_slots(tokens: Tokens, others: Sequence[str]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:

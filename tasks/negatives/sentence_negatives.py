@@ -103,14 +103,10 @@ class SentenceNegatives(NegativesStage):
         vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
         words = {row["negative"]: [token.lower() for token in self.chooser.tokenise(row["negative"])] for row in rows}
         words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
-        natural, last = self.chooser.plausibility.score(words), dict[str, float]()
         for row in rows:
             # rounded: the last bits depend on the machine and must not decide
-            cosine = round(float(np.dot(vectors[row["query"]], vectors[row["negative"]])), 4)
-            row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
-            row["checks"] += ["falling"] if cosine < last.get(row["qid"], np.inf) else []
-            last[row["qid"]] = min(cosine, last.get(row["qid"], np.inf))
-            row |= {"similarity": cosine, "plausibility": natural[row["negative"]] - natural[row["query"]]}
+            row["similarity"] = round(float(np.dot(vectors[row["query"]], vectors[row["negative"]])), 4)
+        self.chooser.measure(rows, words)
         notes = Counter(f"negative: {change}" for sentence in sentences for change in sentence.changes)
         notes.update(f"by a reviewer, level {it.level}: {it.verdict}" for it in sentences if it.verdict)
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)

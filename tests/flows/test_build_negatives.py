@@ -20,7 +20,7 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.parameters import NegativeSource, QualityConfig
+from penumbra.tasks.negatives.parameters import QualityConfig
 from tests.rows import first_videos
 
 BEFORE = {"annotations", "tags", "dictionary", "masks", "fills", "embeddings"}
@@ -159,18 +159,6 @@ def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) 
     again = build_negatives(Dataset(name="dirty", folder=str(folder)), filling=filling, judging=LIGHT)
     assert again.negatives == negatives
     assert {m.key: m.ended for m in store.find()} == before
-
-
-def test_the_nearest_queries_are_taken_where_that_is_asked(built: tuple[Store, Artifact], folder: Path) -> None:
-    store, _ = built
-    sourcing = NegativeSource(source="nearest", ranks=(1, 3, 9))
-    made = build_negatives(Dataset(name="dirty", folder=str(folder)), sourcing=sourcing, judging=LIGHT)
-    assert (made.masks, made.fills) == (None, ())
-    rows = store.table(made.negatives).to_pylist()
-    assert {row["provider"] for row in rows} == {"nearest"}
-    assert {row["level"] for row in rows} == {1, 2, 3}
-    figures = store.table(made.quality).to_pylist()
-    assert {row["value"] for row in figures if row["metric"] == "leaks" and row["provider"] == "nearest"} == {0.0}
 
 
 def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], folder: Path, tmp_path: Path) -> None:

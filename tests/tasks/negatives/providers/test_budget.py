@@ -76,8 +76,7 @@ RESERVE = """
 import sys, time
 from pathlib import Path
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.budget import Budget, price_of, price_table
-from penumbra.tasks.negatives.providers.settings import OpenAI, Price
+from penumbra.tasks.negatives.providers.budget import Budget
 with Budget(1.0, Answers(Path(sys.argv[1]))) as budget:
     for cost in (0.1, 0.2):
         assert budget.try_reserve(0.3)
@@ -88,10 +87,16 @@ with Budget(1.0, Answers(Path(sys.argv[1]))) as budget:
 """
 
 
-def test_what_was_under_way_at_a_kill_is_booked_at_its_most_and_the_account_goes_on(answers: Answers) -> None:
+def started(answers: Answers) -> subprocess.Popen[bytes]:
+    """Return a process that has spent 0.3 and has a request of at most 0.3 under way."""
     process = subprocess.Popen([sys.executable, "-c", RESERVE, answers.folder], cwd=PROJECT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"under way\n"
+    return process
+
+
+def test_what_was_under_way_at_a_kill_is_booked_at_its_most_and_the_account_goes_on(answers: Answers) -> None:
+    process = started(answers)
     with Budget(1.0, answers) as other:
         assert other.account["spent"] == pytest.approx(0.3)
         assert not other.try_reserve(0.5), "another run's request is under way"
@@ -103,9 +108,7 @@ def test_what_was_under_way_at_a_kill_is_booked_at_its_most_and_the_account_goes
 
 
 def test_a_run_after_a_kill_goes_on_with_what_is_left_and_the_one_after_it_anew(answers: Answers) -> None:
-    process = subprocess.Popen([sys.executable, "-c", RESERVE, answers.folder], cwd=PROJECT, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
+    process = started(answers)
     process.kill()
     process.wait()
     with Budget(1.0, answers) as again:
