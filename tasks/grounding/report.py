@@ -22,8 +22,7 @@ from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.batches.examples import LEVELS, clip_range
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
-from penumbra.tasks.grounding.evaluation.figures import judged_split, own_tables, results
-from penumbra.tasks.grounding.evaluation.predictions import ranking_of
+from penumbra.tasks.grounding.evaluation.figures import judged_splits, own_tables, results
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, recall_against_rejection
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
@@ -140,13 +139,13 @@ def evaluation_document(run: EvaluatedRun) -> Document:
 
 def rejection_drawings(run: EvaluatedRun) -> list[Drawing]:
     """Return a picture of recall against rejection, a panel for each split; none if nothing false was asked."""
-    store, (asked, _) = Store(), asked_by_split(run.predictions)
-    truth = {row["qid"]: row for row in store.rows(run.sources.annotations)}
-    rows, several = store.table(run.predictions).to_pylist(), list[Panel]()
-    end = ranking_of(store.manifest(run.predictions)).truth_ends
+    (asked, _), judged_by_split, several = (
+        asked_by_split(run.predictions),
+        judged_splits(run.predictions),
+        list[Panel](),
+    )
     for split, sentences in asked.items():
-        mine = [row for row in rows if row["split"] == split]
-        judged = judged_split(mine, truth, end)
+        judged = judged_by_split[split]
         hits = dict(zip(judged.windows.qids, compared_scores(judged)["R1@0.5"].tolist(), strict=True))
         lines = []
         for style, kind in enumerate(sorted({row["kind"] for row in sentences})):

@@ -1,10 +1,7 @@
 """Whether one run is better than another: a paired bootstrap over the videos of each split; intervals over seeds."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +9,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
-from penumbra.tasks.grounding.evaluation.figures import judged_split, rejection_scores_of
-from penumbra.tasks.grounding.evaluation.predictions import ranking_of
+from penumbra.tasks.grounding.evaluation.figures import judged_splits, rejection_scores_of
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, label
 from penumbra.tasks.grounding.metrics import EvaluationError, Floats, all_metrics, compared_scores
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
@@ -133,23 +129,14 @@ def predictions_of(metrics: Artifact) -> Artifact:
 
 def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
     """Return the scores of each split's queries whose windows are known."""
-    store = Store()
-    manifest = store.manifest(predictions)
-    annotations, end = next(p for p in manifest.parents if p.stage == "annotations"), ranking_of(manifest).truth_ends
-    truth = {row["qid"]: row for row in store.rows(annotations)}
-    by_split: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in store.rows(predictions):
-        if truth[row["qid"]]["windows"]:
-            by_split[row["split"]].append(row)
     scores: dict[str, SplitScores] = {}
     asked, threshold = asked_by_split(predictions)
-    for split, rows in by_split.items():
-        judged = judged_split(sorted(rows, key=itemgetter("qid")), truth, end)
+    for split, judged in judged_splits(predictions).items():
         qids = judged.windows.qids
         of_false = rejection_scores_of(judged, asked.get(split, []), threshold)
         several = compared_scores(judged) | {label(*place): values for place, values in of_false.items()}
         sentences = frozenset((row["qid"], row["kind"], row["sentence"]) for row in asked.get(split, []))
-        scores[split] = SplitScores(qids, tuple(truth[qid]["vid"] for qid in qids), several, sentences)
+        scores[split] = SplitScores(qids, tuple(judged.annotations[qid]["vid"] for qid in qids), several, sentences)
     return scores
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,19 @@ def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end
     """Return the split that metrics are computed of: predictions of queries whose true windows are known."""
     judged = {row["qid"]: row for row in predictions if annotations[row["qid"]]["windows"]}
     return Split(aligned(judged.values(), annotations, end), judged, annotations)
+
+
+def judged_splits(predictions: Artifact) -> dict[str, Split]:
+    """Return each split of a run's predictions, its queries in the order of their ids."""
+    store, by_split = Store(), defaultdict[str, Rows](list)
+    manifest = store.manifest(predictions)
+    annotations = next(parent for parent in manifest.parents if parent.stage == "annotations")
+    truth, end = {row["qid"]: row for row in store.rows(annotations)}, ranking_of(manifest).truth_ends
+    for row in store.rows(predictions):
+        if truth[row["qid"]]["windows"]:
+            by_split[row["split"]].append(row)
+    order = itemgetter("qid")
+    return {split: judged_split(sorted(rows, key=order), truth, end) for split, rows in by_split.items()}
 
 
 def rejection_scores_of(judged: Split, asked: Rows, threshold: float) -> Scores:
