@@ -139,13 +139,9 @@ def evaluation_document(run: EvaluatedRun) -> Document:
 
 def rejection_drawings(run: EvaluatedRun) -> list[Drawing]:
     """Return a picture of recall against rejection, a panel for each split; none if nothing false was asked."""
-    (asked, _), judged_by_split, several = (
-        asked_by_split(run.predictions),
-        judged_splits(run.predictions),
-        list[Panel](),
-    )
-    for split, sentences in asked.items():
-        judged = judged_by_split[split]
+    (asked, _), several = asked_by_split(run.predictions), list[Panel]()
+    for split, judged in judged_splits(run.predictions).items():
+        sentences = asked.get(split, [])
         hits = dict(zip(judged.windows.qids, compared_scores(judged)["R1@0.5"].tolist(), strict=True))
         lines = []
         for style, kind in enumerate(sorted({row["kind"] for row in sentences})):
