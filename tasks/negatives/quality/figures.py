@@ -48,10 +48,6 @@ class Verdict(IntEnum):
     NATURAL = 3
 
 
-def is_total(metric: str) -> bool:
-    return metric.split(".", maxsplit=1)[0] in TOTALS
-
-
 def providers_of(places: pd.DataFrame) -> list[str]:
     """Return the names of the figures: `ALL` and, if there are several, each provider.
 
@@ -107,7 +103,7 @@ class Figures:
             for metric, (counted, out_of) in columns.items():
                 mine = chosen[out_of[chosen] > 0]
                 videos, numerators = numbers[mine], counted[mine].astype(np.float64)
-                if len(mine) and is_total(metric):
+                if len(mine) and metric.split(".", maxsplit=1)[0] in TOTALS:
                     self.put(level, name, metric, self.resamples.total(videos, numerators))
                 elif len(mine):
                     self.put(level, name, metric, self.share(videos, numerators, out_of[mine].astype(np.float64)))

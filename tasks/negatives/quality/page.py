@@ -6,47 +6,38 @@ from typing import Any
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.markdown import code, markdown_table, plain
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, QUERIES, Verdict, is_total
+from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, QUERIES, Verdict
 
 FiguresByName = dict[tuple[int, str, str], float]  # by level, provider and metric
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # a header, and rows
-MEASURES = {
-    "rows": "negatives",
-    "naturalness": "likelihood: 0 as random fills, 1 as the queries",
-    "likelihood.difference": "log-likelihood a word, less the query's (nats)",
-    "likelihood.within_1_nat": "at most 1 nat a word below the query",
-    "hierarchy": "hierarchy: the cosine falls from level to level",
-    "template_kept": "template kept",
-    "closed_vocabulary": "closed vocabulary",
-    "same_slot_class": "same slot class",
-    "equal_to_original": "fills equal to the original word",
-    "may_be_true": "may be true of the moment: no word excludes its query's",
-    "paraphrases": "paraphrases (cosine > 0.90)",
-    "similarity": "mean cosine to the query",
-    "false_negatives": "equal another query of the video, rows",
-    "false_negatives.lemmatised": "the same, by lemmas, rows",
-    "copies": "equal their own query, rows",
-    "leaks": "leaks: equal a test query that the training split lacks, rows",
-    "leaks.trained": "equal a test query that is also a training query, rows",
-    "held_out.compositions": "with a held-out composition, rows",
-    "held_out.words": "with a held-out word, rows",
-    "blind_auc": "blind AUC (1- and 2-grams)",
-    "blind_auc.characters": "blind AUC, character n-grams",
-    "plausibility": "plausibility",
-    "plausibility.examples": "plausibility under WordNet's examples",
-    "attested_relations": "attested relations",
-    "attested_relations.above_random": "attested relations, above random fills",
+SHARE, COUNT, MEAN = ".1%", ",.0f", ".3f"
+MEASURES = {  # the form of each measure, and its title
+    "rows": (COUNT, "negatives"),
+    "naturalness": (MEAN, "likelihood: 0 as random fills, 1 as the queries"),
+    "likelihood.difference": (MEAN, "log-likelihood a word, less the query's (nats)"),
+    "likelihood.within_1_nat": (SHARE, "at most 1 nat a word below the query"),
+    "hierarchy": (SHARE, "hierarchy: the cosine falls from level to level"),
+    "template_kept": (SHARE, "template kept"),
+    "closed_vocabulary": (SHARE, "closed vocabulary"),
+    "same_slot_class": (SHARE, "same slot class"),
+    "equal_to_original": (SHARE, "fills equal to the original word"),
+    "may_be_true": (SHARE, "may be true of the moment: no word excludes its query's"),
+    "paraphrases": (SHARE, "paraphrases (cosine > 0.90)"),
+    "similarity": (MEAN, "mean cosine to the query"),
+    "false_negatives": (COUNT, "equal another query of the video, rows"),
+    "false_negatives.lemmatised": (COUNT, "the same, by lemmas, rows"),
+    "copies": (COUNT, "equal their own query, rows"),
+    "leaks": (COUNT, "leaks: equal a test query that the training split lacks, rows"),
+    "leaks.trained": (COUNT, "equal a test query that is also a training query, rows"),
+    "held_out.compositions": (COUNT, "with a held-out composition, rows"),
+    "held_out.words": (COUNT, "with a held-out word, rows"),
+    "blind_auc": (MEAN, "blind AUC (1- and 2-grams)"),
+    "blind_auc.characters": (MEAN, "blind AUC, character n-grams"),
+    "plausibility": (MEAN, "plausibility"),
+    "plausibility.examples": (MEAN, "plausibility under WordNet's examples"),
+    "attested_relations": (SHARE, "attested relations"),
+    "attested_relations.above_random": (SHARE, "attested relations, above random fills"),
 }
-SHARES: tuple[str, ...] = ("hierarchy", "template_kept", "closed_vocabulary", "same_slot_class", "equal_to_original")
-SHARES += (
-    "may_be_true",
-    "paraphrases",
-    "attested_relations",
-    "attested_relations.above_random",
-    "likelihood.within_1_nat",
-)
-
-
 WORDS = {
     Verdict.TOO_FEW: "too few sentences to say",
     Verdict.RANDOM: "near random",
@@ -67,11 +58,9 @@ def newest_report(store: Store, negatives: Artifact) -> tuple[Manifest, FiguresB
     return None
 
 
-def cell(figures: FiguresByName, level: int, provider: str, metric: str) -> str:
-    """Return a figure with its interval, a share in per cent and a count as a whole number; a dash if it is unknown."""
+def cell(figures: FiguresByName, level: int, provider: str, metric: str, form: str) -> str:
+    """Return a figure with its interval in a form; a dash if it is unknown."""
     value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
-    is_count = metric == "rows" or is_total(metric)
-    form = ".1%" if metric in SHARES else ",.0f" if is_count else ".3f"
     if value is None:
         return "–"
     has_interval = low is not None and high is not None and (low, high) != (value, value)
@@ -82,11 +71,11 @@ def provider_table(figures: FiguresByName, provider: str) -> Table:
     """Return all figures of a provider: a row for each measure, a column for each level."""
     names = {(level, metric) for level, name, metric in figures if name == provider}
     others = {m for _, m in names if m.startswith("leaks.") and not m.endswith((".low", ".high"))}
-    measures = MEASURES | {metric: metric for metric in sorted(others - MEASURES.keys())}
+    measures = MEASURES | {metric: (COUNT, metric) for metric in sorted(others - MEASURES.keys())}
     levels = sorted({level for level, metric in names if metric in measures}, key=lambda it: (it == EVERY_LEVEL, it))
     rows = [
-        (title, *(cell(figures, level, provider, metric) for level in levels))
-        for metric, title in measures.items()
+        (title, *(cell(figures, level, provider, metric, form) for level in levels))
+        for metric, (form, title) in measures.items()
         if any((level, metric) in names for level in levels)
     ]
     return ("measure", *(f"level {level}" if level else "all levels" for level in levels)), rows
