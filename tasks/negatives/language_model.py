@@ -221,45 +221,42 @@ class LanguageModel:
 
     @cached_property
     def _layers(self) -> list[tuple["Tensor", "Tensor"]]:
-        """Keys and values of all tokens before a sentence but the last one: (1, heads, tokens, head dimension) each."""
+        """Keys and values of all tokens before a sentence but the last one: (heads, tokens, head dimension) each."""
         import torch
         from transformers import DynamicCache
 
+        if len(self.prefix) == 1:
+            return []
         cache: Any = DynamicCache()
         ids = torch.tensor([self.prefix[:-1]], device=self.device)
-        self.model.model(input_ids=ids, past_key_values=cache, use_cache=True)
-        return [(layer.keys, layer.values) for layer in cache.layers]
+        mask = self._mask(torch.zeros_like(ids))
+        self.model.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+        return [(layer.keys[0], layer.values[0]) for layer in cache.layers]
 
     def _hidden(self, rows: list[Row]) -> "Tensor":
         """Return the last hidden states (rows, width, dimension)."""
-        from transformers import DynamicCache
-
-        width, cached, cache = max(len(row.ids) for row in rows), len(self.prefix) - 1, DynamicCache()
-        for layer, states in enumerate(self._layers if cached else ()):
-            keys, values = (part.expand(len(rows), -1, -1, -1) for part in states)
-            cache.update(keys, values, layer)
+        width = max(len(row.ids) for row in rows)
         hidden: Tensor = self.model.model(
             input_ids=self._padded([row.ids for row in rows], width, 0),
             position_ids=self._padded([row.positions for row in rows], width, 0),
-            attention_mask=self._mask(self._padded([row.branches for row in rows], width, -1), cached),
-            past_key_values=cache,
-            use_cache=True,
+            attention_mask=self._mask(self._padded([row.branches for row in rows], width, -1)),
+            before=self._layers,
+            use_cache=False,
         ).last_hidden_state
         return hidden
 
-    def _mask(self, branches: "Tensor", cached: int) -> "Tensor":
-        """Return the attention mask (rows, 1, width, cached + width): 0, or the lowest number where softmax gives 0.
+    def _mask(self, branches: "Tensor") -> "Tensor":
+        """Return the attention mask (rows, 1, width, width): 0, or the lowest number where softmax gives 0.
 
-        A token attends to the lines before and to earlier tokens of the row that are shared or of its own sentence.
+        A token attends to earlier tokens of the row that are shared or of its own sentence.
         """
         import torch
 
         rows, width = branches.shape
         earlier = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
         seen = earlier & ((branches[:, None, :] == 0) | (branches[:, None, :] == branches[:, :, None]))
-        mask = torch.zeros(rows, 1, width, cached + width, dtype=self.model.dtype, device=self.device)
-        mask[:, 0, :, cached:].masked_fill_(~seen, torch.finfo(self.model.dtype).min)
-        return mask
+        mask = torch.zeros(rows, 1, width, width, dtype=self.model.dtype, device=self.device)
+        return mask.masked_fill_(~seen[:, None], torch.finfo(self.model.dtype).min)
 
     def _padded(self, lists: list[list[int]], width: int, padding: int) -> "Tensor":
         """Return lists of different lengths as a tensor (lists, width), padded on the right."""
@@ -267,6 +264,34 @@ class LanguageModel:
 
         padded = [[*values, *[padding] * (width - len(values))] for values in lists]
         return torch.tensor(padded, device=self.device)
+
+
+def attention(
+    module: Any, query: "Tensor", key: "Tensor", value: "Tensor", mask: "Tensor", scaling: float, **options: Any
+) -> tuple["Tensor", None]:
+    """Return the attention (rows, width, heads, head dimension) to a row's own tokens and to those before all rows.
+
+    `options["before"]` has the keys and values before all rows, by layer. One product takes the queries of all rows
+    with them, as in Hydragen (Juravsky et al., 2024); a cache would copy them to every row.
+    """
+    import torch
+
+    rows, heads, width, size = query.shape
+    kinds = key.shape[1]  # heads of keys and values, each shared by some heads of queries
+    query = query.reshape(rows, kinds, -1, size) * scaling
+    scores = (query @ key.transpose(-1, -2)).view(rows, kinds, -1, width, width) + mask[:, :, None]
+    scores = scores.view(rows, kinds, -1, width)
+    if not (before := options.get("before")):
+        found = scores.float().softmax(-1).to(value.dtype) @ value
+        return found.view(rows, heads, width, size).transpose(1, 2), None
+    keys, values = before[module.layer_idx]
+    shared = query.transpose(0, 1).reshape(kinds, -1, size) @ keys.transpose(-1, -2)  # (kinds, rows · …, tokens before)
+    highest = torch.maximum(scores.amax(-1), shared.amax(-1).view(kinds, rows, -1).transpose(0, 1))
+    scores = scores.sub_(highest[..., None]).exp_()
+    shared = shared.sub_(highest.transpose(0, 1).reshape(kinds, -1, 1)).exp_()
+    total = scores.sum(-1) + shared.sum(-1).view(kinds, rows, -1).transpose(0, 1)
+    found = (shared @ values).view(kinds, rows, -1, size).transpose(0, 1) + scores @ value
+    return (found / total[..., None]).reshape(rows, heads, width, size).transpose(1, 2), None
 
 
 def load(name: str) -> tuple[Any, Any]:
@@ -313,7 +338,7 @@ def _gguf_read_once() -> Iterator[None]:
 def _load(name: str) -> tuple[Any, Any]:
     import torch
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging
 
     quiet: Any = logging.disable_progress_bar
@@ -321,6 +346,7 @@ def _load(name: str) -> tuple[Any, Any]:
     target, path = device_of(), weights_at(name)
     is_quantised = path is not None and path.is_file()
     source = str(path.parent if is_quantised else path) if path else name
+    AttentionInterface.register(attention.__name__, attention)
     options: dict[str, Any] = {"local_files_only": path is not None, "trust_remote_code": False}
     if path and is_quantised:
         options["gguf_file"] = path.name
@@ -335,7 +361,12 @@ def _load(name: str) -> tuple[Any, Any]:
         with _gguf_read_once() if is_quantised else nullcontext():
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, output_loading_info=True, **weights, **options
+                source,
+                dtype=dtype,
+                attn_implementation=attention.__name__,
+                output_loading_info=True,
+                **weights,
+                **options,
             )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         # without the hub's own message, which is long and may repeat the request

@@ -44,8 +44,11 @@ def model(folder: Path, request: pytest.FixtureRequest) -> LanguageModel:
 def by_hand(model: LanguageModel, text: str) -> torch.Tensor:
     """Return log P of each token after the lines before, by one plain forward pass over everything: (tokens, words)."""
     ids = torch.tensor([[*model.prefix, *model.tokens([text])[0]]])
+    own = model.model.config._attn_implementation
+    model.model.set_attn_implementation("eager")
     with torch.inference_mode():
         logits = model.model(input_ids=ids, use_cache=False).logits.double()
+    model.model.set_attn_implementation(own)
     return logits.log_softmax(-1)[0, len(model.prefix) - 1 :]
 
 
