@@ -1,7 +1,7 @@
 """What two artifacts of a stage were made with differently."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penumbra.artifacts.manifest import Artifact, Manifest
@@ -41,10 +41,10 @@ def _settings(find: Find, manifest: Manifest) -> dict[str, str]:
     return texts | {"reviews": str(reviews)}
 
 
-def flat(parameters: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
+def flat(parameters: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
     """Yield parameters with the names that users type, GROUP.NAME."""
     for name, value in parameters.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, Mapping) and value:
             yield from flat(value, f"{group}{name}.")
         else:
             yield f"{group}{name}", value

@@ -22,12 +22,12 @@ from pydantic import Field
 
 from penumbra.artifacts.files import file_digest, named_digest
 from penumbra.artifacts.locations import data_folder
-from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.manifest import Part, rejection
 from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.files import VideoFolder, is_inside
 from penumbra.tasks.features.reading import Float16Array
-from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
-from penumbra.tasks.stage import Parameters, Stage, require_made
+from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, VideoStage, features_table
+from penumbra.tasks.stage import Parameters
 
 ARRAY_NAMES = ("features", "pooler_output", "last_hidden_state")
 PREFIX = "v_"
@@ -220,14 +220,9 @@ def check_length(clips: int, duration: float, clip_length: float, imports: Impor
 
 
 @dataclass(frozen=True)
-class ImportedFeatures(Stage):
+class ImportedFeatures(VideoStage):
     """Features that others have extracted; each row of them covers `clip_length` seconds."""
 
-    name = STAGE
-    version = 1
-    unit = "video"
-
-    annotations: Artifact
     imports: Imports
     clip_length: float
 
@@ -235,10 +230,6 @@ class ImportedFeatures(Stage):
     def opened(self) -> list[FeatureFolder | Hdf5File]:
         folder = data_folder() / self.annotations.dataset
         return [open_source(folder / Path(source.path).expanduser(), source.key) for source in self.imports.sources]
-
-    @cached_property
-    def durations(self) -> dict[str, float]:
-        return durations_of(require_made(self.annotations))
 
     @cached_property
     def dimensions(self) -> list[int]:
@@ -269,10 +260,6 @@ class ImportedFeatures(Stage):
     def inputs(self) -> dict[str, str]:
         names = [f"{number}: {source.called()}" for number, source in enumerate(self.imports.sources)]
         return {name: place.digest(self.durations) for name, place in zip(names, self.opened, strict=True)}
-
-    @cached_property
-    def pieces(self) -> Sequence[list[str]]:
-        return chunks(self.durations)
 
     def read(self, vid: str) -> tuple[Float16Array, list[str]]:
         """Return a video's features (clips, sum of dimensions) and notes; raise `VideoError` if it is unusable."""

@@ -22,8 +22,8 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import Float16Array
-from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, features_table
-from penumbra.tasks.stage import Parameters, Stage, require_made, zip_parts
+from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, VideoStage, features_table
+from penumbra.tasks.stage import Parameters, require_made, zip_parts
 from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 
 SIMULATED = "simulated"
@@ -169,14 +169,9 @@ class World:
 
 
 @dataclass(frozen=True)
-class SimulatedFeatures(Stage):
+class SimulatedFeatures(VideoStage):
     """Simulated clips of every video that has a sentence with a window."""
 
-    name = STAGE
-    version = 1
-    unit = "video"
-
-    annotations: Artifact
     tags: Artifact
     simulation: Simulation
     clip_length: float
@@ -223,8 +218,8 @@ class SimulatedFeatures(Stage):
         return World(sentences, [sentence for sentence in training if sentence], self.numbers)
 
     @cached_property
-    def pieces(self) -> Sequence[list[str]]:
-        return chunks(self.videos)
+    def durations(self) -> dict[str, float]:
+        return {vid: duration for vid, (duration, _, _) in self.videos.items()}
 
     def part(self, piece: list[str]) -> Part:
         rows, rejected, notes = [], [], Counter[str]()

@@ -77,11 +77,6 @@ def durations_of(annotations: Artifact) -> dict[str, float]:
     return durations
 
 
-def chunks(vids: Iterable[str]) -> list[list[str]]:
-    ordered = list(vids)
-    return [ordered[start : start + VIDEOS_A_PART] for start in range(0, len(ordered), VIDEOS_A_PART)]
-
-
 def refusal(video: EncodedVideo, annotated: float, clip_length: float) -> tuple[str, str]:
     """Return why a decoded video is rejected, with details; two empty strings if it is used."""
     summary = video.summary
@@ -108,17 +103,33 @@ def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> lis
 
 
 @dataclass(frozen=True)
-class VideoFeatures(Stage):
-    """A feature for every clip of every video."""
+class VideoStage(Stage):
+    """A stage whose parts are some of the videos of the queries."""
 
     name = STAGE
     version = 1
     unit = "video"
+
+    annotations: Artifact
+
+    @cached_property
+    def durations(self) -> dict[str, float]:
+        return durations_of(require_made(self.annotations))
+
+    @cached_property
+    def pieces(self) -> Sequence[list[str]]:
+        vids = list(self.durations)
+        return [vids[start : start + VIDEOS_A_PART] for start in range(0, len(vids), VIDEOS_A_PART)]
+
+
+@dataclass(frozen=True)
+class VideoFeatures(VideoStage):
+    """A feature for every clip of every video."""
+
     on_device = True  # several decoders work for one encoder; a GPU holds no second one
     by_workers = True
     states = staticmethod(frame_states)
 
-    annotations: Artifact
     folder: Path
     clip: Clip
     videos: Videos
@@ -144,20 +155,12 @@ class VideoFeatures(Stage):
         return {**digests(self.clip), "videos": named_digest((vid, self.files.find(vid)) for vid in self.durations)}
 
     @cached_property
-    def durations(self) -> dict[str, float]:
-        return durations_of(require_made(self.annotations))
-
-    @cached_property
     def files(self) -> VideoFolder:
         if not self.folder.is_dir():
             raise MissingError(
                 f"no folder {self.folder} of video files: name one with --param videos.folder=…, or import features"
             )
         return VideoFolder(self.folder)
-
-    @cached_property
-    def pieces(self) -> Sequence[list[str]]:
-        return chunks(self.durations)
 
     @cached_property
     def encoder(self) -> Encoder:

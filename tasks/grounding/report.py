@@ -13,6 +13,7 @@ import numpy as np
 from torch import nn
 
 from penumbra.artifacts.charts import Drawing, Line, Panel, panels
+from penumbra.artifacts.differences import flat
 from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import plain
@@ -29,7 +30,7 @@ from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
 from penumbra.tasks.grounding.metrics import NAMES, compared_scores
 from penumbra.tasks.grounding.runs import ALL, below_constant, below_in_words, run_folder
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, figures_in_words, headline
-from penumbra.tasks.grounding.training.presets import Settings, flat_settings
+from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import load_run, name_of, split_rows
 from penumbra.tasks.stage import logger, side_effect_task
 
@@ -103,7 +104,7 @@ def training_document(metrics: Artifact) -> Document:
         f"Queries that were left out: {refused}.",
         *remark_on(manifest.parents),
     ]
-    settings = [(name, json.dumps(value)) for name, value in flat_settings(manifest.parameters["settings"])]
+    settings = [(name, json.dumps(value)) for name, value in flat(manifest.parameters["settings"])]
     made_from = [(f"{it.dataset}/{it.stage}", it.key) for it in (metrics, *manifest.parents)]
     where = [("metrics", metrics.path), ("checkpoints", str(run_folder(metrics)))]
     origin = [

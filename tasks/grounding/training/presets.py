@@ -1,7 +1,7 @@
 """The settings of a run: the models that exist, the presets of the papers (presets.yaml), and how they are combined."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from itertools import islice
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 import yaml
 from pydantic import Field, GetJsonSchemaHandler, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
+from penumbra.artifacts.differences import flat
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.data.dataset import Dataset, read_rows
 from penumbra.tasks.features.extraction import FeaturesParameters
@@ -123,18 +124,9 @@ def non_default_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
     try:
         settings = Settings.of_manifest(parameters)
     except ValidationError:
-        return dict(flat_settings(parameters))
+        return dict(flat(parameters))
     others = settings.model_dump(mode="json", exclude={"model"}, exclude_defaults=True)
-    return dict(flat_settings({"model": settings.model.non_defaults(), **others}))
-
-
-def flat_settings(groups: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each setting's full name, such as `model.losses.shine`, and its value."""
-    for name, value in groups.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat_settings(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    return dict(flat({"model": settings.model.non_defaults(), **others}))
 
 
 Preset = Annotated[
@@ -158,7 +150,7 @@ def preset_named(name: str | None) -> dict[str, dict[str, Any]]:
 
 def preset_for(dataset: Dataset, preset: str | None, model: ModelConfig | None) -> str | None:
     """Return the preset, or `small` if there is none, no model is named, and training queries are few."""
-    given = dict(flat_settings(model.model_dump(exclude_unset=True))) if model else {}
+    given = dict(flat(model.model_dump(exclude_unset=True))) if model else {}
     if preset is not None or given.keys() - WITH_ANY_MODEL or (model and model.name != DEFAULT):
         return preset
     files = dataset.split_files()
