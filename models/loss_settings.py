@@ -42,8 +42,9 @@ class LossSettings:
         return self.existence > 0
 
     @property
-    def needs_hard(self) -> bool:
-        return False
+    def hard_levels(self) -> int:
+        """The number of hard negatives of a query that a step reads."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class ShineLosses(LossSettings):
     coarse_margins: tuple[float, float] = (1.0, 2.0)  # h1 and h2
     quotient: int = 8  # q: a moment of T clips is judged by its T/q best
     fine: float = 1.0  # weight of the fine ranking (with SHINE)
+    levels_a_step: int = 3  # hard negatives of a query that a step ranks; below 3 they are drawn anew at each step
     fine_terms: tuple[bool, bool, bool, bool] = (True, True, True, True)
     fine_margins: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
     ranking: Ranking = "relative"  # compare a level with the one before, or with level 1
@@ -78,6 +80,8 @@ class ShineLosses(LossSettings):
     def __post_init__(self) -> None:
         if self.quotient < 1:
             raise ValueError(f"quotient is at least 1, not {self.quotient}")
+        if self.levels_a_step not in (1, 2, 3):
+            raise ValueError(f"levels_a_step is 1, 2 or 3, not {self.levels_a_step}")
 
     @property
     def has_pair_hinge(self) -> bool:
@@ -98,8 +102,8 @@ class ShineLosses(LossSettings):
         return self.has_negative_pair or bool(inter) or super().needs_negative
 
     @property
-    def needs_hard(self) -> bool:
-        return self.shine and (self.fine > 0 or self.existence > 0)
+    def hard_levels(self) -> int:
+        return self.levels_a_step if self.shine and (self.fine > 0 or self.existence > 0) else 0
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,9 @@ class SentencesOfVideos:
 
 
 class DeviceData:
-    """Examples and their features on one device; batches hold hard negatives where `hard`.
+    """Examples and their features on one device; a batch holds `hard_levels` hard negatives of each query.
+
+    If these are fewer than there are, a batch draws them, milder ones first.
 
     With `negatives_apart` a query and the next one of its batch are of different videos where the batch allows it. With
     `existence`, targets say which texts of a step are false of the video.
@@ -105,39 +107,40 @@ class DeviceData:
         device: torch.device,
         *,
         batch_size: int = 32,
-        hard: bool = False,
+        hard_levels: int = 0,
         group_by_length: bool = False,
         negatives_apart: bool = False,
         existence: bool = False,
     ) -> None:
         self.examples, self.device, self.clip_length = examples, device, videos.clip_length
-        self.batch_size, self.hard, self.group_by_length = batch_size, hard, group_by_length
+        self.batch_size, self.hard_levels, self.group_by_length = batch_size, hard_levels, group_by_length
         self.negatives_apart = negatives_apart
         self.sentences = SentencesOfVideos(examples) if existence else None
         self.videos = videos.to(device)
         self.texts = texts.to(device)
         columns = torch.stack((examples.clip_scores, examples.clip_relevant.float()), dim=1)
         self.clips = Features(columns, examples.clip_offsets).to(device)
-        names = ("video", "text", "hard", "hard_present", "windows", "window_count", "extremes")
+        names = ("video", "text", "windows", "window_count", "extremes")
         self.columns = {name: getattr(examples, name).to(device) for name in names}
-        self.host = {name: getattr(examples, name).numpy() for name in ("video", "text", "hard")}
+        self.host = {name: getattr(examples, name).numpy() for name in ("video", "text")}
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def inputs(self, rows: Tensor, hard: bool = False) -> Inputs:
+    def inputs(self, rows: Tensor, hard: Tensor | None = None) -> Inputs:
+        """Return what the model reads of some rows, with the texts [levels, batch] of their hard negatives."""
         multiple, host = MULTIPLE if self.group_by_length else 1, rows.numpy()
         longest = self.videos.longest(self.host["video"][host], multiple)
         words = self.texts.longest(self.host["text"][host], multiple)
-        if hard:
-            words = max(words, self.texts.longest(self.host["hard"][:, host], multiple))
+        if hard is not None:
+            words = max(words, self.texts.longest(hard.numpy(), multiple))
         index = rows.to(self.device, non_blocking=True)
         video, video_mask = self.videos.gather(self.columns["video"][index], longest)
         video = torch.cat((video.float(), endpoint_features(video_mask)), dim=-1)
         text, text_mask = self.texts.gather(self.columns["text"][index], words)
-        if not hard:
+        if hard is None:
             return Inputs(video, video_mask, text.float(), text_mask)
-        hard_text, hard_mask = self.texts.gather(self.columns["hard"][:, index], words)
+        hard_text, hard_mask = self.texts.gather(hard.to(self.device, non_blocking=True), words)
         return Inputs(video, video_mask, text.float(), text_mask, hard_text.float(), hard_mask)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
@@ -147,7 +150,8 @@ class DeviceData:
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
         rows = apart(rows, self.host["video"]) if self.negatives_apart else rows
-        inputs = self.inputs(rows, self.hard)
+        hard, hard_present = self._hard_negatives(rows)
+        inputs = self.inputs(rows, hard)
         index = rows.to(self.device, non_blocking=True)
         mask = inputs.video_mask
         scores, relevant = self.clips.gather(index, mask.shape[1])[0].unbind(-1)
@@ -155,14 +159,23 @@ class DeviceData:
         windows, present = self._windows(index)
         seconds = mask.sum(1)[:, None] * self.clip_length
         spans = to_spans(windows / seconds[..., None])  # [batch, windows, 2]
-        missing = self.columns["hard_present"][:, index] if self.hard else None
         false = None
         if self.sentences is not None:  # the next query of the batch, which a batch of one lacks, and hard negatives
             queries = rows.numpy() if len(rows) > 1 else np.zeros(0, np.int64)
             following = torch.from_numpy(self.sentences.lack(queries, np.roll(queries, -1))).view(-1, len(rows))
             false = following.to(self.device, non_blocking=True)
-            false = false if missing is None else torch.cat((false, missing))
-        return inputs, Targets(spans, present, scores, mask, high, low, missing, false=false)
+            false = false if hard_present is None else torch.cat((false, hard_present))
+        return inputs, Targets(spans, present, scores, mask, high, low, hard_present, false=false)
+
+    def _hard_negatives(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the texts [levels, batch] of the rows' hard negatives, and which of them exist."""
+        if not self.hard_levels:
+            return None, None
+        hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]
+        if self.hard_levels < len(hard):
+            drawn = torch.rand(hard.shape).argsort(0)[: self.hard_levels].sort(0).values
+            hard, present = hard.gather(0, drawn), present.gather(0, drawn)
+        return hard, present.to(self.device, non_blocking=True)
 
     def _windows(self, index: Tensor) -> tuple[Tensor, Tensor]:
         windows, count = self.columns["windows"][index], self.columns["window_count"][index]

@@ -106,17 +106,17 @@ class DETRSystem(System[ADETR]):
         return video - ENDPOINTS, text
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> DeviceData:
-        training, hard = self.settings.training, self.config.loss_settings.needs_hard
+        training, losses = self.settings.training, self.config.loss_settings
         return DeviceData(
             examples,
             videos,
             texts,
             device,
             batch_size=training.batch_size,
-            hard=hard,
+            hard_levels=losses.hard_levels,
             group_by_length=training.group_by_length,
             negatives_apart=self.config.reads_batch_negatives,
-            existence=self.config.loss_settings.existence > 0,
+            existence=losses.existence > 0,
         )
 
     def objective(self, model: nn.Module) -> Objective:
@@ -176,7 +176,7 @@ def saliency_inside(model: GroundingModel, data: DeviceData) -> np.ndarray:
     It is NaN if a query lacks a hard negative, or a batch the next query.
     """
     result = np.full((len(data), 5), np.nan)
-    gather = partial(data.inputs, hard=True)
+    gather = lambda rows: data.inputs(rows, data.examples.hard[:, rows])  # noqa: E731
     for rows, outputs in outputs_of(model, data, gather, negative=True):
         inside = data.clips.gather(rows.to(data.device), outputs.saliency.shape[1])[0][..., 1]
         parts = [outputs.saliency[None]]
@@ -185,7 +185,7 @@ def saliency_inside(model: GroundingModel, data: DeviceData) -> np.ndarray:
         if outputs.saliency_negative is not None:
             parts.append(outputs.saliency_negative[None])
         means: Tensor = (torch.cat(parts).float() * inside).sum(-1) / inside.sum(-1)  # [texts, batch]
-        present = data.columns["hard_present"][:, rows.to(data.device)]
+        present = data.examples.hard_present[:, rows].to(data.device)
         means[1:4] = means[1:4].masked_fill(~present, torch.nan)
         result[rows.numpy(), : len(means)] = means.T.cpu().numpy()
     return result
