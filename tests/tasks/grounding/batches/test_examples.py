@@ -161,6 +161,26 @@ def test_of_many_windows_five_are_drawn_anew() -> None:
     assert drawn == set(range(8))
 
 
+def test_a_step_may_read_one_hard_negative_of_a_query_drawn_anew() -> None:
+    levels = [negatives(rows(2))["q0"], {2: "text 1 2"}]
+    found = make_examples(rows(2), dict(zip(("q0", "q1"), levels, strict=True)), videos(), texts(2))
+    data = DeviceData(found, videos(), texts(2), CPU, hard_levels=1)
+    torch.manual_seed(0)
+    drawn = set()
+    for _ in range(40):
+        inputs, targets = data.batch(torch.arange(2))
+        assert inputs.hard_text is not None
+        assert inputs.hard_mask is not None
+        assert targets.hard_present is not None
+        for query, of in enumerate(levels):
+            own = {level: texts(2).gather(torch.tensor([texts(2).index[text]]), 6)[0] for level, text in of.items()}
+            text = inputs.hard_text[0, query, : inputs.hard_mask[0, query].sum()]
+            level = next((it for it, states in own.items() if states[0, : len(text)].equal(text)), 0)
+            assert targets.hard_present[0, query] == (level > 0)  # otherwise it is the query's own text
+            drawn.add((query, level))
+    assert drawn == {(0, 1), (0, 2), (0, 3), (1, 0), (1, 2)}
+
+
 def pairs(relevant: list[int], clips: int, extremes: tuple[int, int] = (-1, -1)) -> set[tuple[int, ...]]:
     """All (high, high, low, low) that are drawn."""
     flags = torch.zeros(1, 6, dtype=torch.bool)
