@@ -40,12 +40,13 @@ Columns = dict[str, tuple[Numbers, Numbers]]  # metric → what was counted in e
 
 
 class Verdict(IntEnum):
-    """The verdicts as the table `quality` has them; a higher one is better."""
+    """The verdicts as the table `quality` has them; of the first four a higher one is better."""
 
     TOO_FEW = 0
     RANDOM = 1
     LESS = 2
     NATURAL = 3
+    READ = 4  # no judge but the one that chose the words
 
 
 def providers_of(places: pd.DataFrame) -> list[str]:
@@ -346,11 +347,12 @@ def verdict_of(naturalness: Estimate, sentences: int, videos: int) -> Verdict:
 def decide(votes: Mapping[str, Verdict], first: str, is_own: bool) -> Verdict | None:
     """Return the verdict of several judges by name; None without any.
 
-    The judge `first` decides alone, unless it has chosen the words itself (`is_own`): then its praise counts for
-    nothing, and the worse verdict counts.
+    The judge `first` decides alone, unless it has chosen the words itself (`is_own`): then the worst verdict counts,
+    and praise for nothing: the other judge is a trigram model, which praises sentences that people find odd.
     """
     if first in votes and not is_own:
         return votes[first]
     bad = [vote for vote in votes.values() if vote in (Verdict.RANDOM, Verdict.LESS)]
-    others = [vote for name, vote in votes.items() if name != first]
-    return min(bad or others, default=Verdict.TOO_FEW if votes else None)
+    if is_own and votes and not bad:
+        return Verdict.READ
+    return min(bad or votes.values(), default=None)

@@ -43,6 +43,7 @@ WORDS = {
     Verdict.RANDOM: "near random",
     Verdict.LESS: "less natural than the queries",
     Verdict.NATURAL: "as natural as the queries",
+    Verdict.READ: "the model that judges has chosen the words: read some",
 }
 
 
