@@ -21,6 +21,11 @@ from penumbra.tasks.grounding.training.presets import Settings, layered
 
 BATCH = 32
 CASES = (("moment_detr", False), ("qd_detr", False), ("qd_detr", True), ("moment_detr", True), ("bm_detr", False))
+STUDIED: dict[str, dict[str, Any]] = {
+    "study": {"losses": {"shine": False}},
+    "study + SHINE": {"losses": {"shine": True}},
+    "study + SHINE, one level a step": {"losses": {"shine": True}, "ablation": {"levels_a_step": 1}},
+}
 
 
 class Sizes(NamedTuple):
@@ -83,7 +88,7 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
     step = TrainingStep(objective, make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
     rows = torch.arange(BATCH)
     with fast_cpu_matmul(device, system.has_static_shapes):
-        print(f"{name:38} {seconds(lambda: step(data.batch(rows)), options.steps, device):6.3f} s a step", flush=True)
+        print(f"{name:48} {seconds(lambda: step(data.batch(rows)), options.steps, device):6.3f} s a step", flush=True)
 
 
 def main() -> None:
@@ -101,11 +106,11 @@ def main() -> None:
             name = f"{model}{' + SHINE' if shine else ''}, {'bf16 autocast' if bf16 else 'float32'}"
             measure(name, settings_of(model, shine, bf16), CHARADES, options)
     torch.set_num_threads(1)
-    for shine in (False, True):
+    for name, model in STUDIED.items():
         for grouped in (False, True):
-            name = f"study{' + SHINE' if shine else ''}, {'as trained' if grouped else 'without oneDNN'}, one thread"
-            changes = {"model": {"losses": {"shine": shine}}, "training": {"group_by_length": grouped}}
-            measure(name, layered("charades-cg-simulated", changes), STUDY, options)  # grouped: see `fast_cpu_matmul`
+            label = f"{name}, {'as trained' if grouped else 'without oneDNN'}, one thread"
+            changes = {"model": model, "training": {"group_by_length": grouped}}
+            measure(label, layered("charades-cg-simulated", changes), STUDY, options)  # see `fast_cpu_matmul`
 
 
 if __name__ == "__main__":
