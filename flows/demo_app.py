@@ -90,7 +90,7 @@ def application(runs: dict[str, str], selected: str, folder: Path, urls: list[st
         raise PenumbraError("the demo app needs Gradio: pip install 'penumbra[app]'") from None
 
     async def refuse(url: str, cache_dir: str) -> str:
-        raise gradio.Error("Upload the video: nothing is fetched.", print_exception=False)
+        raise gradio.Error("Upload the video: this page downloads nothing.", print_exception=False)
 
     processing_utils.async_ssrf_protected_download = refuse  # an uploaded file may name an address
     site, page = FastAPI(openapi_url=None), _page(gradio, runs, selected, folder)

@@ -21,14 +21,14 @@ from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.tags import Tagging
 
 File = Annotated[
-    str, Field(description="JSON lines as SHINE's release, or one negative a row: JSON lines, CSV or TSV.")
+    str, Field(description="SHINE's release (JSON lines), or one negative a row: JSON lines, CSV, TSV or Parquet.")
 ]
 
 Kind = Annotated[
     str,
     Field(
-        description="The kind of sentences that are false of the videos they name, as NA-VMR's (JSON lines with vid "
-        "and query), such as `another domain`: evaluations then ask them. Default: negatives to learn from."
+        description="Such as `another domain`: the file's sentences (JSON lines with vid and query, as NA-VMR's) are "
+        "false of the videos that they name, and only evaluations ask them. Default: negatives for training."
     ),
 ]
 

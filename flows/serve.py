@@ -41,7 +41,7 @@ def environment_of(port: int) -> str:
     try:
         return (server_folder(port) / "environment").read_text()
     except FileNotFoundError:
-        raise PenumbraError(f"no `penumbra serve` runs on port {port}: start it, or say its --port") from None
+        raise PenumbraError(f"no `penumbra serve` runs on port {port}: start it, or give its --port") from None
 
 
 def process_environment(home: Path) -> dict[str, str]:

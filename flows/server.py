@@ -88,7 +88,7 @@ def wait_for(port: int) -> None:
     finally:
         connection.close()
     if status != 200:
-        raise PenumbraError(f"the Prefect server at port {port} is not well (status {status}): see its lines above")
+        raise PenumbraError(f"the Prefect server at port {port} is not healthy (status {status}): see its lines above")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

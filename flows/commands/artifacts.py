@@ -164,7 +164,7 @@ def pin(
     reference: Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/negatives.")],
     key: Annotated[str | None, typer.Argument(help="Key or its first digits. Default: the newest.")] = None,
     name: Annotated[str, typer.Option("--as", help="The name: lower-case letters, digits and '-'.")] = "release",
-    remove: Annotated[bool, typer.Option("--remove", help="Take the name away; the artifact stays.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the name; the artifact stays.")] = False,
 ) -> None:
     """Give an artifact a name, by which all commands take it: DATASET/STAGE@release.
 

@@ -123,7 +123,7 @@ def split_by_video(queries: Sequence[OwnQuery], test: float, seed: int) -> None:
 def share_of(videos: int, test: float) -> int:
     """Return how many videos are for tests; raise `DatasetError` if there is only one video."""
     if videos < 2 and test > 0:
-        raise DatasetError("one video can't be both for training and for a test: leave --test at 0, or add videos")
+        raise DatasetError("one video can't be both for training and for a test: set --test 0, or add videos")
     return min(videos - 1, max(1, round(test * videos))) if test > 0 else 0
 
 

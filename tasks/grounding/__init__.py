@@ -1,1 +1,1 @@
-"""Grounding models: trained, judged, compared, and asked."""
+"""Training, evaluation, comparison and use of grounding models."""

@@ -109,7 +109,9 @@ def plan(
         raise PenumbraError(f"no grid {name!r}; there is: {', '.join(grids())}")
     grid, base = grids()[name], explicitly_set(groups)
     if base.get("filling", {}).get("dry_run"):
-        raise PenumbraError(f"a grid has no price: `penumbra ablation {name} {dataset} --dry-run` lists its rows")
+        raise PenumbraError(
+            f"ablations don't take filling.dry_run: `penumbra ablation {name} {dataset} --dry-run` lists the rows"
+        )
     providers, rows = set(base.get("filling", {}).get("providers", ())), list(grid.rows)
     unknown = set(labels) - {row.label for row in rows}
     if unknown:

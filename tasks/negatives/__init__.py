@@ -1,1 +1,1 @@
-"""Hard negatives: who fills the masks, which fills are chosen, and how good they are."""
+"""Hard negatives: providers that fill the masks, the choice of fills, and their quality."""

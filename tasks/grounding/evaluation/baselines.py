@@ -4,7 +4,7 @@
 | --- | --- |
 | constant window | the window that suits the training queries best, the same for every query |
 | constant window by verb | the same for each main verb of a query |
-| another query | what the model predicts for a query of another video: what it knows without the text |
+| another query | what the model predicts for a query of another video |
 
 The constant window is the one with the highest mean IoU over the training queries, of a grid of windows in shares of
 the video's duration and in seconds. A verb's window is the best over its queries and some of all others', so that a

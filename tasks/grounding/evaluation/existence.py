@@ -2,10 +2,10 @@
 
 The numbers of a family (`System.evidence`: the logit of an existence head, or else the highest saliency, the best
 window's score, …) are the inputs of a logistic regression, which is fitted on the validation queries of the run: each
-with its own video, which is true, and with sentences that are false of the video. So a run that was trained before
-there were heads has `existence`, too. True and false sentences weigh as much as each other in all, and so do the kinds
-of false ones: a sentence of another video, the nearest real sentence of another video, and the generated negatives of
-each level where the data set has them.
+with its own video, which is true, and with sentences that are false of the video. So a model without a head has
+`existence`, too. All true sentences together weigh as much as all false ones, and all kinds of false ones weigh the
+same: a sentence of another video, the nearest real sentence of another video, and the generated negatives of each
+level where the data set has them.
 """
 
 from collections import Counter, defaultdict

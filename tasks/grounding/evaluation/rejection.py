@@ -2,8 +2,8 @@
 
 | subset | metric, in percent | what it is |
 | --- | --- | --- |
-| a kind of false sentences | AUROC | how often a true sentence has more existence than a false one |
-| | AUROC of the text alone | the same of a classifier that sees no video: what the kind gives away |
+| a kind of false sentences | AUROC | how often a true sentence has a higher existence than a false one |
+| | AUROC of the text alone | the same of a classifier that sees no video |
 | | rejected | false sentences below the threshold that was chosen on validation |
 | near real | group score | pairs where each sentence is better in its own video, and each video with its own sentence |
 | all | rejection accuracy | decisions that are right, true and false sentences alike, and the kinds of false ones |

@@ -141,7 +141,7 @@ class VDISystem(MMNSystem[VDIConfig]):
         encoder, text = self.config.clip_encoder, ClipText(self.config.clip_encoder)
         width = text.model.config.projection_dim
         if video_dim != width:
-            raise FeatureError(f"vdi takes frames of CLIP's space: {width} channels of {encoder}, not {video_dim}")
+            raise FeatureError(f"vdi needs video features of {encoder}, which have {width} channels, not {video_dim}")
         side, patch_dim = patch_sizes(load(Clip(encoder=encoder), on_cpu=True))
         text.requires_grad_(self.config.network_options.text_rate > 0)
         return vdi.VDI(self.config.of_clip(width), self.config.injection(width, side**2, patch_dim), text)

@@ -130,7 +130,7 @@ def _file_of(source: str) -> tuple[Path, str]:
     if len(found) != 1:
         names = ", ".join(str(file.relative_to(folder)) for file in found) or "none"
         raise RunError(f"{source} holds {len(found)} checkpoints ({names}): give one file")
-    return found[0], "" if path.is_dir() else f"{source}: from the hub; its digest is the hub's"
+    return found[0], "" if path.is_dir() else f"{source}: from the hub, with no published SHA-256 to compare"
 
 
 def _from_hub(source: str) -> Path:

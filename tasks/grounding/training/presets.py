@@ -159,7 +159,7 @@ def preset_for(dataset: Dataset, preset: str | None, model: ModelConfig | None) 
         return None
     name = presets()[SMALL]["model"]["name"]
     logger().info(
-        "%s training queries are fewer than %d: model %s, by preset=%s; model.name=%s takes the usual one",
+        "%s training queries are fewer than %d: takes model %s (preset=%s); model.name=%s selects another",
         *(number, FEW, name, SMALL, DEFAULT),
     )
     return SMALL

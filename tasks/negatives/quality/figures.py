@@ -348,7 +348,8 @@ def decide(votes: Mapping[str, Verdict], first: str, is_own: bool) -> Verdict | 
     """Return the verdict of several judges by name; None without any.
 
     The judge `first` decides alone, unless it has chosen the words itself (`is_own`): then the worst verdict counts,
-    and praise for nothing: the other judge is a trigram model, which praises sentences that people find odd.
+    and a favourable one is ignored, because the other judge, a trigram model, also favours sentences that people find
+    odd.
     """
     if first in votes and not is_own:
         return votes[first]

@@ -13,7 +13,7 @@ Table = tuple[Sequence[str], list[tuple[str, ...]]]  # a header, and rows
 SHARE, COUNT, MEAN = ".1%", ",.0f", ".3f"
 MEASURES = {  # the form of each measure, and its title
     "rows": (COUNT, "negatives"),
-    "naturalness": (MEAN, "likelihood: 0 as random fills, 1 as the queries"),
+    "naturalness": (MEAN, "naturalness: 0 as random fills, 1 as the queries"),
     "likelihood.difference": (MEAN, "log-likelihood a word, less the query's (nats)"),
     "likelihood.within_1_nat": (SHARE, "at most 1 nat a word below the query"),
     "hierarchy": (SHARE, "hierarchy: the cosine falls from level to level"),
@@ -21,7 +21,7 @@ MEASURES = {  # the form of each measure, and its title
     "closed_vocabulary": (SHARE, "closed vocabulary"),
     "same_slot_class": (SHARE, "same slot class"),
     "equal_to_original": (SHARE, "fills equal to the original word"),
-    "may_be_true": (SHARE, "may be true of the moment: no word excludes its query's"),
+    "may_be_true": (SHARE, "may be true of the moment: all new words are entailed"),
     "paraphrases": (SHARE, "paraphrases (cosine > 0.90)"),
     "similarity": (MEAN, "mean cosine to the query"),
     "false_negatives": (COUNT, "equal another query of the video, rows"),
