@@ -311,7 +311,8 @@ class Results:
         """Return the table: means over seeds, half of their 95 % intervals, and differences from the first row."""
         splits, metrics = self._splits(), self._metrics()
         cells = {row.label: row.cells for row in self.grid.rows}
-        labels = [CONSTANT, *self.labels] if any(row["row"] == CONSTANT for row in self.figures) else self.labels
+        constant = [CONSTANT] if any(row["row"] == CONSTANT for row in self.figures) else []
+        labels = [*constant, *self.labels, *(it for it in self.failures if it not in self.labels)]
         tables = []
         for of in ([it] for it in splits) if self.grid.judged_by else [splits]:  # so many metrics need a table a split
             header = ["", *self.grid.columns]
