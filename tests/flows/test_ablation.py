@@ -129,26 +129,6 @@ def test_figures_and_failures_are_a_table_and_an_artifact(world: tuple[Store, Ar
     assert next(line for line in lines if line.startswith("| gpt |")).endswith("| – | – | – |")
 
 
-def test_each_row_is_asked_the_negatives_of_several_providers(dataset: Dataset, world: tuple[Store, Artifact]) -> None:
-    store, _ = world
-    made: Artifact = ablation(dataset, "rejection", ("base", "other videos"), 1, **PARAMETERS)
-    rows, kinds = store.table(made).to_pylist(), {"another video", "near real"}
-    kinds |= {f"level {level} by {provider}" for level in (1, 2, 3) for provider in ("corpus", "random")}
-    for label in ("base", "other videos"):
-        for split in ("test", "composition"):
-            found = {row["metric"] for row in rows if (row["row"], row["split"]) == (label, split)}
-            assert {f"{metric}, {kind}" for metric in ("AUROC", "rejected") for kind in kinds} <= found
-            assert {WITH_REJECTION, "calibration error", "group score, near real"} <= found
-    heads = [line for line in table_text(made).splitlines() if line.startswith("|  | ")]
-    assert [head.split(" | ")[2] for head in heads] == ["Test-Trivial R1@0.5", "Novel-Composition R1@0.5"]
-    assert all("AUROC, level 1 by random" in head for head in heads)
-    assert store.newest_if_any("little", "judging_negatives") is not None
-    judged = [store.manifest(parent).parents for parent in store.manifest(made).parents]
-    asked = {parent.stage for parents in judged for parent in parents}
-    assert "existence" in asked
-    assert "judging_negatives" not in asked
-
-
 def test_finished_trainings_are_reused_after_a_kill(
     dataset: Dataset, world: tuple[Store, Artifact], made: Artifact
 ) -> None:
@@ -208,3 +188,23 @@ def test_a_preset_cuts_videos_after_the_same_seconds_for_any_clip_length(
         assert settings_for_clips(sources, settings, preset).inputs.longest_video == cut
     unlimited = with_preset("charades-cg-bm_detr", {})
     assert settings_for_clips(Sources(videos, videos, (halves,)), unlimited, "charades-cg-bm_detr") == unlimited
+
+
+def test_each_row_is_asked_the_negatives_of_several_providers(dataset: Dataset, world: tuple[Store, Artifact]) -> None:
+    store, _ = world  # last: evaluations made later ask its negatives, too
+    made: Artifact = ablation(dataset, "rejection", ("base", "other videos"), 1, **PARAMETERS)
+    rows, kinds = store.table(made).to_pylist(), {"another video", "near real"}
+    kinds |= {f"level {level} by {provider}" for level in (1, 2, 3) for provider in ("corpus", "random")}
+    for label in ("base", "other videos"):
+        for split in ("test", "composition"):
+            found = {row["metric"] for row in rows if (row["row"], row["split"]) == (label, split)}
+            assert {f"{metric}, {kind}" for metric in ("AUROC", "rejected") for kind in kinds} <= found
+            assert {WITH_REJECTION, "calibration error", "group score, near real"} <= found
+    heads = [line for line in table_text(made).splitlines() if line.startswith("|  | ")]
+    assert [head.split(" | ")[2] for head in heads] == ["Test-Trivial R1@0.5", "Novel-Composition R1@0.5"]
+    assert all("AUROC, level 1 by random" in head for head in heads)
+    assert store.newest_if_any("little", "judging_negatives") is not None
+    judged = [store.manifest(parent).parents for parent in store.manifest(made).parents]
+    asked = {parent.stage for parents in judged for parent in parents}
+    assert "existence" in asked
+    assert "judging_negatives" not in asked
