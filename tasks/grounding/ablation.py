@@ -319,7 +319,9 @@ class Results:
             for split in of:
                 header += [f"{SPLITS.get(split, split)} {metrics[0]}", *metrics[1:]]
             header += [title for title, _, _ in COSTS.values()] if self.grid.costs else []
-            lines = [[it, *(cells.get(it) or [""] * len(self.grid.columns)), *self._line(it, of)] for it in labels]
+            lines = [
+                [plain(it), *(cells.get(it) or [""] * len(self.grid.columns)), *self._line(it, of)] for it in labels
+            ]
             tables.append(markdown_table(header, lines, cell=str))
         return "\n\n".join([*tables, *self._remarks()])
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.markdown import counted
 from penumbra.tasks.negatives.providers import ProviderSettings
 from penumbra.tasks.negatives.providers.settings import Corpus, Gemini, HostedSettings, Llama, OpenAI, Random
 from penumbra.tasks.parameter_group import Parameters
@@ -61,7 +62,7 @@ class Filling(Parameters):
 
     providers: list[ProviderName] = Field(
         [],
-        description=f"Providers of the candidates; none: llama up to {FEW - 1:,} training queries, corpus "
+        description=f"Providers of the candidates; none: llama up to {counted(FEW - 1, 'training query')}, corpus "
         "for more. A text that two of them give counts for the first one. "
         + "; ".join(f"{settings.provider}: {settings.about}" for settings in BUILT_IN)
         + ".",

@@ -106,5 +106,5 @@ def test_a_frozen_text_encoder_is_in_no_group_and_frames_of_another_space_are_re
     system = system_of(settings(text_rate=0.0))
     width = load(TINY).model.config.projection_dim
     assert [group["scale"] for group in system.parameters(system.build(width, 1))] == [1.0]
-    with pytest.raises(FeatureError, match=f"{width} channels of tiny-clip, not 9"):
+    with pytest.raises(FeatureError, match=f"tiny-clip, which have {width} channels, not 9"):
         system.build(9, 1)
