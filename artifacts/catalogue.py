@@ -220,7 +220,7 @@ class Catalogue:
 
     def unpin(self, dataset: str, stage: str, name: str) -> None:
         """Take a pin away; raise `ArtifactError` naming the pins that there are if it does not exist."""
-        known = [pin.name for pin in self.pins(dataset, stage)]
+        known = [it.name for it in self.pins() if (it.artifact.dataset, it.artifact.stage) == (dataset, stage)]
         if name not in known:
             raise ArtifactError(f"{dataset}/{stage} has no pin {name!r}: {what_there_is(name, known)}")
         self.files.remove(_pin_path(dataset, stage, name))

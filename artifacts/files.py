@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sqlite3
 import stat
 import threading
@@ -42,6 +43,12 @@ class Files:
 
     def __init__(self, root: str) -> None:
         self.root = root if "://" in root else str(Path(root).expanduser().resolve())
+        if re.match(r"[^/]+://[^/@]*:[^/]*@", root):
+            protocol = root.partition("://")[0].upper()
+            raise ArtifactError(
+                f"{without_secrets(root)} is given with a password, which every artifact would name: leave it out and "
+                f"set FSSPEC_{protocol}_USERNAME and FSSPEC_{protocol}_PASSWORD"
+            )
         options = RETRIES if self.root.startswith("s3://") and "AWS_MAX_ATTEMPTS" not in os.environ else {}
         try:
             self.filesystem, self._base = fsspec.core.url_to_fs(self.root, **options)

@@ -5,6 +5,7 @@ with `weights_only=True` and the classes of options replaced by a dictionary, so
 """
 
 import re
+import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,6 +76,7 @@ _INSIDE = (
 _TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT, for which features of a text encoder stand here
 _POINTWISE = ("clip_projection.weight", "cell_iou.weight", "cell_contrast.weight")  # convolutions of one clip or cell
 OPTION_CLASSES = ("argparse.Namespace", "easydict.EasyDict")
+LARGER = 4  # times the file's size that its weights may take: some are in it once and in the model twice
 
 
 class CheckpointError(ValueError):
@@ -106,6 +108,12 @@ def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Put weights under our names into a model; raise `CheckpointError` naming the first that do not fit."""
+    check_fit(model, weights)
+    model.load_state_dict(dict(weights))
+
+
+def check_fit(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Raise `CheckpointError` naming the first weights that do not fit a model, which may be on the device `meta`."""
     expected = model.state_dict()
     missing, foreign = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     other = [
@@ -117,7 +125,6 @@ def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
         kinds = (("missing", missing), ("unknown", foreign), ("of another shape", other))
         faults = "; ".join(f"{kind}: {', '.join(names[:3])} ({len(names)})" for kind, names in kinds if names)
         raise CheckpointError(f"a checkpoint of another model than {type(model).__name__}: {faults}")
-    model.load_state_dict(dict(weights))
 
 
 def read_official(path: str | Path) -> dict[str, Tensor]:
@@ -125,6 +132,8 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
     harmless: list[Any] = [(OrderedDict, name) for name in OPTION_CLASSES]
     with torch.serialization.safe_globals(harmless):
         try:
+            if zipfile.is_zipfile(path) and any(it.compress_type for it in zipfile.ZipFile(path).infolist()):
+                raise CheckpointError("it is compressed, which torch.save does not do")
             if str(path).endswith(".safetensors"):
                 content = load_file(path)
             else:
@@ -135,4 +144,10 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
     weights = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise CheckpointError(f"{path} holds no weights under 'model'")
+    # A view of one number may pretend to be any number of them.
+    size = sum(value.numel() * value.element_size() for value in weights.values())
+    if any(value.is_meta or value.layout != torch.strided for value in weights.values()) or (
+        size > LARGER * Path(path).stat().st_size
+    ):
+        raise CheckpointError(f"{path} does not hold the numbers of its weights, which would take {size:,} bytes")
     return convert(weights)

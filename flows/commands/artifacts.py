@@ -140,12 +140,12 @@ def lineage(
 ) -> Tree:
     """Return the tree of an artifact's ancestors down to the input files; each ancestor is unfolded once."""
     seen = set() if seen is None else seen
-    label = f"{artifact.stage} [dim]{artifact.key}[/]"
+    label = Text.assemble(f"{artifact.stage} ", (artifact.key, "dim"))
     branch = tree.add(label) if tree else Tree(label)
     if artifact.path not in seen:
         seen.add(artifact.path)
         for name, digest in manifest.inputs.items():
-            branch.add(f"{name} [dim]sha256 {digest[:16]}…[/]")
+            branch.add(Text.assemble(f"{name} ", (f"sha256 {digest[:16]}…", "dim")))
         for parent in manifest.parents:
             lineage(store, parent, store.manifest(parent), branch, seen)
     return branch

@@ -181,7 +181,9 @@ def _write_compositional(splits: Mapping[str, Sequence[OwnQuery]], labels: Mappi
                 video["timestamps"].append(window)
                 if split in keys:
                     video.setdefault(keys[split], []).append(labels[id(query)])
-        (folder / CG_FILES[split]).write_text(json.dumps(videos, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        (folder / CG_FILES[split]).write_text(
+            json.dumps(videos, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8"
+        )
 
 
 TRAINING = "train"
@@ -228,6 +230,6 @@ def write_splits(splits: Mapping[str, Iterable[Mapping[str, Any]]], folder: Path
     """Write a file of JSON lines for each split; return their names by split."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        lines = [json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows]  # Parquet has dates, too
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     return {split: f"{split}.jsonl" for split in splits}

@@ -15,7 +15,7 @@ from penumbra.artifacts.markdown import counted, truncated
 from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
 from penumbra.tasks.data.english import foreign
 
-MAX_WORDS = 256
+MAX_WORDS, MAX_LENGTH = 256, 10_000  # of a query; characters
 MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
 LARGEST = 1e9  # seconds or clips; no video is longer
 SAFE_VID = re.compile(r"[^/\\\x00-\x1f]{1,200}\Z")
@@ -61,6 +61,8 @@ def check_query(query: Any) -> str:
         return "query is not written in Latin letters"
     if len(query.split()) > MAX_WORDS:
         return f"query is longer than {MAX_WORDS} words"
+    if len(query) > MAX_LENGTH:
+        return f"query is longer than {MAX_LENGTH:,} characters"
     return "query contains <mask>" if MASK in query else ""
 
 

@@ -104,14 +104,12 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    import pyarrow as pa
-    from pyarrow import parquet
+    from penumbra.tasks.data.parquet import parquet_rows
 
     try:
-        table = parquet.ParquetFile(path).read()
-    except pa.ArrowException as error:
-        raise DatasetError(f"{path} is no Parquet file ({str(error).splitlines()[0]}): write it again") from None
-    yield from enumerate(table.to_pylist(), 1)
+        yield from enumerate(parquet_rows(path), 1)
+    except ValueError as error:
+        raise DatasetError(f"{path} can't be read as Parquet ({error}): write it again") from None
 
 
 READERS = {".csv": _delimited, ".tsv": _delimited, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}
@@ -144,7 +142,7 @@ UNIT = re.compile(r"_(s|sec|secs|seconds)\Z")
 def seconds(cell: Any) -> float | None:
     """Return a number, `mm:ss` or `hh:mm:ss` as seconds; None if the cell is no time."""
     if isinstance(cell, int | float) and not isinstance(cell, bool):
-        return float(cell) if math.isfinite(cell) else None
+        return _finite(cell)
     if isinstance(cell, datetime.timedelta):
         return cell.total_seconds()
     if isinstance(cell, datetime.time):
@@ -154,9 +152,13 @@ def seconds(cell: Any) -> float | None:
     text = cell.strip()
     if clock := CLOCK.match(text):
         hours, minutes, rest = clock.groups()
-        return int(hours or 0) * 3600 + int(minutes) * 60 + float(rest.replace(",", "."))
+        return _finite(float(hours or 0) * 3600 + float(minutes) * 60 + float(rest.replace(",", ".")))
     number = NUMBER.match(text)
-    return float(number[1].replace(",", ".")) if number else None
+    return _finite(float(number[1].replace(",", "."))) if number else None
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def windows_in(cell: Any) -> list[list[Any]] | None:
@@ -165,7 +167,7 @@ def windows_in(cell: Any) -> list[list[Any]] | None:
         try:
             cell = json.loads(cell.replace("(", "[").replace(")", "]"), parse_int=whole_number)
         except (json.JSONDecodeError, RecursionError):
-            cell = [[edge.strip() for edge in re.split(r"\s*[-–]\s*", part)] for part in cell.split(";")]
+            cell = [[edge.strip() for edge in re.split("[-–]", part)] for part in cell.split(";")]
     if not isinstance(cell, list | tuple):
         return None
     pairs = [cell] if len(cell) == 2 and not any(isinstance(edge, list | tuple | dict) for edge in cell) else cell

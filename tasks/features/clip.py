@@ -112,7 +112,7 @@ def load(clip: Clip, on_cpu: bool = False) -> Encoder:
     local = folder.is_dir()
     origin = str(folder) if local else name
     try:
-        kind = AutoConfig.from_pretrained(origin, local_files_only=local).model_type
+        kind = AutoConfig.from_pretrained(origin, local_files_only=local, trust_remote_code=False).model_type
         if kind != "clip":
             raise FeatureError(f"{name} is a {kind} model and no CLIP: name a CLIP of transformers")
         options: dict[str, Any] = {"local_files_only": local, "use_safetensors": True, "dtype": torch.float32}

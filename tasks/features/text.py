@@ -123,7 +123,8 @@ def load_text_encoder(clip: Clip) -> TextEncoder:
     if is_clip:
         place, local = str(folder) if folder.is_dir() else name, folder.is_dir()
         with suppress(OSError, ValueError):  # `load` reports a model that can't be found
-            is_clip = AutoConfig.from_pretrained(place, local_files_only=local).model_type == "clip"
+            options = {"local_files_only": local, "trust_remote_code": False}
+            is_clip = AutoConfig.from_pretrained(place, **options).model_type == "clip"
     return ClipTexts(load(clip)) if is_clip else SentenceTexts(name)
 
 

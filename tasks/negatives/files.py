@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.data.parquet import parquet_rows
 from penumbra.tasks.data.rows import clean_text, is_text
 
 SHINE = "recomposed_queries"
@@ -56,7 +54,7 @@ def read_entries(path: Path) -> list[Entry]:
     check_file(path)
     try:
         entries = [entry for number, row, fault in rows_of(path) for entry in _entries(number, row, fault)]
-    except (OSError, pa.ArrowInvalid) as error:
+    except OSError as error:
         raise NegativesError(f"{path} can't be read ({error}): {FORMS}") from None
     if all(entry.fault for entry in entries):
         first = f"{entries[0].value}: {entries[0].fault}" if entries else "it is empty"
@@ -76,8 +74,11 @@ def rows_of(path: Path) -> Iterator[tuple[int, Any, str]]:
     """Yield the number of each row from 1, the row, and its fault or ''."""
     if path.is_dir() or path.suffix == ".parquet":
         files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        rows = (row for file in files for batch in pq.ParquetFile(file).iter_batches() for row in batch.to_pylist())
-        yield from ((number, row, "") for number, row in enumerate(rows, 1))
+        try:
+            rows = (row for file in files for row in parquet_rows(file))
+            yield from ((number, row, "") for number, row in enumerate(rows, 1))
+        except (OSError, ValueError) as error:
+            raise NegativesError(f"{path} can't be read as Parquet ({error}): {FORMS}") from None
         return
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
         if path.suffix.lower() in DELIMITERS:

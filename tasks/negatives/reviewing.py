@@ -3,12 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, StringConstraints, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, StringConstraints, ValidationError
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
@@ -42,6 +42,13 @@ class Header(BaseModel):
     reviewer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
 
 
+def _in_utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("has no time in UTC") from None
+
+
 class Verdict(BaseModel):
     """Any other line of a review; `edited` is the sentence that takes the place of the negative."""
 
@@ -49,7 +56,7 @@ class Verdict(BaseModel):
     level: int
     negative: str
     verdict: Literal["accept", "reject", "edit"]
-    time: AwareDatetime
+    time: Annotated[AwareDatetime, AfterValidator(_in_utc)]
     edited: str | None = None
 
 
@@ -132,7 +139,7 @@ def _take(store: Store, review: Review, path: Path, lines: list[tuple[int, str]]
             review.refused.append(rejection(given.qid if given else "", STAGE, fault, place))
             continue
         kept = {name: own[name] for name in ("qid", "level", "query", "negative", "words", "provider", "model")}
-        time = given.time.astimezone(UTC).isoformat(timespec="milliseconds")
+        time = given.time.isoformat(timespec="milliseconds")
         about = {"verdict": given.verdict, "edited": edited, "time": time, "source": source}
         review.rows.append({**kept, **about, "reviewer": review.reviewer})
 

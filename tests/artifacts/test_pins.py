@@ -140,3 +140,11 @@ def test_a_damaged_pin_is_named(made: list[Artifact], store: Store) -> None:
         (Path(store.root) / ".pins/mine/negatives/release.json").write_bytes(content)
         with pytest.raises(ArtifactError, match=r"release.json is damaged: pin the artifact again"):
             store.pins()
+
+
+def test_a_pin_is_taken_away_by_its_own_name_only(made: list[Artifact]) -> None:
+    said("artifacts", "pin", "mine/negatives")
+    for reference in "*/negatives", "mine/*", "../mine":
+        done = penumbra("artifacts", "pin", reference, "--remove")
+        assert "has no pin 'release'" in str(done.exception), (reference, done.exception)
+    said("artifacts", "pin", "mine/negatives", "--remove")

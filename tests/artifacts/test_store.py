@@ -348,7 +348,7 @@ def test_reading_checks_digests(store: Store, spoil: Callable[[Path], None]) -> 
 
 
 def test_an_unreachable_store_is_reported_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store("memory://me:geheim@host/folder")
+    store = Store("memory://geheim@host/folder")
 
     def refuse(*_: object) -> None:
         raise OSError("no answer from http://me:geheim@host/folder?signature=geheim at all")
@@ -359,7 +359,14 @@ def test_an_unreachable_store_is_reported_without_secrets(monkeypatch: pytest.Mo
     reason = "OSError: no answer from http://host/folder at all"
     assert str(error.value) == f"memory://host/folder can't be reached ({reason})"
     with pytest.raises(ArtifactError, match="PENUMBRA_ARTIFACTS=nowhere://host can't be opened"):
-        Store("nowhere://me:geheim@host")
+        Store("nowhere://geheim@host")
+
+
+def test_a_password_in_the_root_is_refused_as_artifacts_name_their_root() -> None:
+    with pytest.raises(ArtifactError, match=r"leave it out and set FSSPEC_SFTP_USERNAME and FSSPEC_") as error:
+        Store("sftp://me:geheim@host/folder")
+    assert str(error.value).startswith("sftp://host/folder ")
+    assert "geheim" not in str(error.value)
 
 
 def test_a_key_prefix_must_match_exactly_one_artifact(store: Store) -> None:

@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 import threading
+import urllib.request
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
 
 import pytest
 import torch
@@ -183,6 +187,67 @@ def test_what_is_no_checkpoint_is_one_line(here: Path) -> None:
     ):
         with pytest.raises(RunError, match=reason):
             Grounder.pretrained(name, TINY)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("txt_position_embed.LayerNorm.weight", torch.zeros(60_000)),
+        ("txt_position_embed.LayerNorm.weight", torch.zeros(1).expand(10**9)),
+        ("txt_position_embed.LayerNorm.weight", torch.zeros(15)),
+        ("txt_position_embed.LayerNorm.weight", torch.tensor(1.0)),
+        ("transformer.encoder.layers.0.linear1.bias", torch.zeros(1).expand(10**9)),
+        ("query_embed.weight", torch.zeros(10**9, 2, device="meta")),
+    ],
+)
+def test_a_small_checkpoint_that_claims_a_large_model_is_refused_before_it_is_made(
+    here: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Tensor
+) -> None:
+    checkpoint(here / "a.ckpt", official_weights() | {name: value})
+    made, build = list[str](), QDDETR.__init__
+
+    def note(model: QDDETR, *sizes: Any) -> None:
+        made.append(torch.empty(0).device.type)
+        build(model, *sizes)
+
+    monkeypatch.setattr(QDDETR, "__init__", note)
+    with pytest.raises(RunError, match="no checkpoint of Moment-DETR, QD-DETR or SHINE") as error:
+        Grounder.pretrained(str(here / "a.ckpt"), TINY)
+    assert "\n" not in str(error.value)
+    assert set(made) <= {"meta"}
+
+
+def test_a_compressed_checkpoint_is_not_unpacked(here: Path) -> None:
+    checkpoint(here / "whole.ckpt", official_weights())
+    with zipfile.ZipFile(here / "whole.ckpt") as whole, zipfile.ZipFile(here / "a.ckpt", "w", 8) as packed:
+        for entry in whole.namelist():
+            packed.writestr(entry, whole.read(entry))
+    with pytest.raises(RunError, match="it is compressed"):
+        Grounder.pretrained(str(here / "a.ckpt"), TINY)
+
+
+def test_what_a_proxy_answers_is_not_remembered(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"/a": b"<html>log in</html>"}
+    with served(files) as (address, _):
+        monkeypatch.setitem(pretrained.PUBLISHED, "mine", Published(f"{address}/a"))
+        with pytest.raises(RunError, match=r"/a answers something else than a checkpoint: .* copy it to .*mine\.ckpt"):
+            Grounder.pretrained("mine", TINY)
+        assert not list((here / "runs" / "pretrained").iterdir())
+        files["/a"] = checkpoint(here / "a.ckpt", official_weights()).read_bytes()
+        Grounder.pretrained("mine", TINY)
+        kept = here / "runs" / "pretrained" / "mine.ckpt"
+        kept.unlink()
+        files["/a"] = checkpoint(here / "a.ckpt", official_weights(video=VIDEO + 1)).read_bytes()
+        with pytest.raises(RunError, match=r"changed since it was first fetched; to trust it, remove .*mine\.sha256"):
+            Grounder.pretrained("mine", TINY)
+
+
+def test_a_download_stays_encrypted() -> None:
+    asked = urllib.request.Request("https://a.example/x")
+    for address in "http://a.example/x", "ftp://a.example/x":
+        with pytest.raises(URLError, match="not encrypted"):
+            pretrained.StaySecure().redirect_request(asked, None, 302, "", {}, address)
+    assert pretrained.StaySecure().redirect_request(asked, None, 302, "", {}, "https://b.example/x")
 
 
 def test_predict_takes_checkpoint_and_clip_from_the_hub(here: Path) -> None:

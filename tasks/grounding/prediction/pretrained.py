@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
+import torch
 from torch import Tensor, nn
 
 from penumbra.artifacts.errors import what_there_is
 from penumbra.artifacts.locations import runs_folder
-from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
+from penumbra.models.checkpoints import CheckpointError, check_fit, load_weights, read_official
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.runs import RunError
@@ -61,10 +63,14 @@ def load_pretrained(source: str, clip: Clip) -> tuple[nn.Module, Settings, str]:
         system = system_of(settings)
         video, text = system.widths(weights)
         _check_width(source, video, text, clip)
+        with torch.device("meta"):  # takes no memory, whatever sizes the file claims
+            check_fit(system.build(video, text), weights)
         model = system.build(video, text)
         load_weights(model, weights)
-    except (CheckpointError, KeyError) as error:
-        raise RunError(f"{file} is no checkpoint of Moment-DETR, QD-DETR or SHINE: {error}") from None
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        is_named = isinstance(error, CheckpointError | KeyError)
+        reason = str(error) if is_named else f"no model has its sizes ({type(error).__name__})"
+        raise RunError(f"{file} is no checkpoint of Moment-DETR, QD-DETR or SHINE: {reason}") from None
     return model, settings, note
 
 
@@ -75,7 +81,7 @@ def _check_width(source: str, video: int, text: int, clip: Clip) -> None:
     from penumbra.tasks.features.clip import source as place
 
     try:
-        config = AutoConfig.from_pretrained(place(clip.encoder))
+        config = AutoConfig.from_pretrained(place(clip.encoder), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise RunError(
             f"{source} reads features of CLIP {clip.encoder!r}, which can't be loaded ({type(error).__name__}): "
@@ -155,20 +161,42 @@ def _fetched(name: str, published: Published) -> tuple[Path, str]:
     data = file.read_bytes() if file.is_file() else _download(name, published.url, file)
     digest = hashlib.sha256(data).hexdigest()
     if expected and digest != expected:
-        raise RunError(f"{name}: the SHA-256 of {file} is {digest}, not {expected}: remove {file} and try again")
+        place = file if file.is_file() else published.url
+        remedy = f"remove {file} and try again"
+        if not file.is_file() and not published.sha256:
+            remedy = f"it has changed since it was first fetched; to trust it, remove {known}"
+        raise RunError(f"{name}: the SHA-256 of {place} is {digest}, not {expected}: {remedy}")
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
-        known.write_text(digest)
         draft = file.with_name(f".{file.name}.{os.getpid()}")
-        draft.write_bytes(data)
-        os.replace(draft, file)
+        try:
+            draft.write_bytes(data)
+            read_official(draft)  # what a proxy answers in place of the file is not remembered
+            known.write_text(digest)
+            os.replace(draft, file)
+        except CheckpointError:
+            raise RunError(
+                f"{name}: {published.url} answers something else than a checkpoint: download it elsewhere, "
+                f"copy it to {file}"
+            ) from None
+        finally:
+            draft.unlink(missing_ok=True)
     unpublished = "" if published.sha256 else "; its authors publish no digest, so that of the first download is kept"
     return file, f"{name}: {published.url}, SHA-256 {digest[:12]}…{unpublished}"
 
 
+class StaySecure(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect, but none from https to an address without encryption."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if req.type == "https" and not newurl.startswith("https://"):
+            raise URLError(f"it redirects to {newurl}, which is not encrypted")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _download(name: str, url: str, file: Path) -> bytes:
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 (https, or a test's server)
+        with urllib.request.build_opener(StaySecure).open(url, timeout=TIMEOUT) as answer:
             data: bytes = answer.read()
             return data
     except (URLError, HTTPException, TimeoutError, ConnectionError) as error:

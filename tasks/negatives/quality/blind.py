@@ -17,7 +17,7 @@ from statistics import NormalDist
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 from penumbra.artifacts.files import draft_of, file_digest
 from penumbra.artifacts.markdown import counted
@@ -45,13 +45,26 @@ class KeyRow(BaseModel):
     digest: str
 
 
+class Source(BaseModel):
+    """An origin as it was typed, and the key of its artifact or the digest of its file."""
+
+    reference: str
+    key: str
+
+
 class Key(BaseModel):
-    """The key of a sheet; `sheet` is the beginning of its ids, `sources` have `reference` (as typed) and `key`."""
+    """The key of a sheet; `sheet` is the beginning of its ids."""
 
     sheet: str
     seed: int
-    sources: list[dict[str, str]]
+    sources: list[Source]
     rows: dict[str, KeyRow]
+
+    @model_validator(mode="after")
+    def _known_sources(self) -> "Key":
+        if not all(0 <= row.source < len(self.sources) for row in self.rows.values()):
+            raise ValueError("a row is of an origin that the key lacks")
+        return self
 
 
 def key_file(sheet: Path) -> Path:
@@ -77,11 +90,11 @@ def write_sheet(store: Store, references: Sequence[str], count: int, seed: int, 
             raise NegativesError(f"{file} exists already, perhaps filled in: name another with --output")
     if len({*references}) < len(references):
         raise NegativesError("the same negatives are given twice: give each origin once")
-    sources, groups = list[dict[str, str]](), dict[tuple[int, int], list[tuple[Negative, str]]]()
+    sources, groups = list[Source](), dict[tuple[int, int], list[tuple[Negative, str]]]()
     for number, reference in enumerate(references):
         found = find_negatives(store, reference)
         own = file_digest(found.path) if isinstance(found, FileNegatives) else found.artifact.key
-        sources.append({"reference": reference, "key": own})
+        sources.append(Source(reference=reference, key=own))
         groups |= _groups(number, [row for part in found.parts() for row in part], seed)
     each = min([count // max(1, len(groups)), *map(len, groups.values())])
     if not each:
@@ -203,7 +216,7 @@ def _figures(key: Key, answers: Mapping[str, Mapping[str, bool | None]]) -> Iter
         for question, answer in answers.get(name, {}).items():
             if answer is not None:
                 given[row.source, row.level, question][row.query] = answer
-    names = [source["reference"] for source in key.sources]
+    names = [source.reference for source in key.sources]
     for (source, level, question), own in sorted(given.items()):
         share = wilson(sum(own.values()), len(own))
         yield _figure(names[source], "", level, question, sum(own.values()), len(own), share)

@@ -143,6 +143,14 @@ def test_browse_writes_one_page_and_prints_its_name(root: Path, monkeypatch: pyt
         write_text(["x"], root / "none" / "x")
 
 
+@pytest.mark.parametrize("name", ["train[/x].jsonl", "train[link=http://a.example]x.jsonl"])
+def test_the_name_of_an_input_file_is_no_markup(store: Store, name: str) -> None:
+    work = Work("mine", "annotations", 1, inputs={name: "0" * 64})
+    store.build(work, [lambda: Part(table_of("annotations", []), 0, 0)])
+    done = CliRunner().invoke(app, ["artifacts", "show", "mine/annotations"])
+    assert name in done.output, (done.output, done.exception)
+
+
 def test_a_server_that_does_not_answer_is_one_line_without_its_password(store: Store) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 

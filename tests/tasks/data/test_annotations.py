@@ -141,6 +141,7 @@ UNSAFE_IDS = ("a/b", "..", "../b", "a\\b", "/etc/passwd", "a..b", "", "a\nb", "a
 UNUSABLE: list[tuple[Row, str]] = [
     *(({"query": query}, "query is empty") for query in ("", "   \t\n", None, 5, ["a man"])),
     ({"query": "word " * 10_000}, "longer than 256 words"),
+    ({"query": f"a person opens {'a' * 1_100_000}."}, "longer than 10,000 characters"),
     ({"query": "a man <mask> the door."}, "<mask>"),
     *(({"query": query}, "no letter") for query in ("🙂🙃🎉", "123 ... !!")),
     *(({"query": query}, "Latin") for query in ("人がドアを開ける。", "человек открывает дверь a")),

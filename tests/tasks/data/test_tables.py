@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from penumbra.tasks.data import parquet
 from penumbra.tasks.data.dataset import DatasetError
-from penumbra.tasks.data.queries import OwnQuery, queries_of, split_by_video
+from penumbra.tasks.data.queries import OwnQuery, queries_of, split_by_video, write_dataset
 from penumbra.tasks.data.tables import find_columns, read_table, seconds, windows_in
 
 HEADER = "text,t0,t1,clip,len\n"
@@ -27,7 +30,21 @@ ROW = "a person opens the door.,0:02,8.5,a,30\n"
         (datetime.timedelta(minutes=1), 60.0),
         (datetime.time(0, 1, 2), 62.0),
         ("-1", -1.0),
-        *((wrong, None) for wrong in ("1:75", "", "n/a", "2 days", True, None, float("nan"))),
+        *(
+            (wrong, None)
+            for wrong in (
+                "9" * 400 + ":00",
+                "9" * 5000 + ":00",
+                "1e999",
+                "1:75",
+                "",
+                "n/a",
+                "2 days",
+                True,
+                None,
+                float("nan"),
+            )
+        ),
     ],
 )
 def test_a_time_is_seconds_or_a_clock(cell: Any, expected: float | None) -> None:
@@ -49,6 +66,37 @@ def test_a_time_is_seconds_or_a_clock(cell: Any, expected: float | None) -> None
 )
 def test_windows_are_a_list_a_pair_or_text(cell: Any, expected: Any) -> None:
     assert windows_in(cell) == expected
+
+
+@pytest.mark.timeout(20)
+def test_many_blanks_take_no_time() -> None:
+    assert windows_in(f"0:02{' ' * 200_000}x") is None
+    assert windows_in(f"0:02{' ' * 200_000}- 0:03") == [[2.0, 3.0]]
+
+
+def test_a_parquet_file_that_python_can_t_hold_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = pa.array([2**62], pa.timestamp("us"))
+    pq.write_table(pa.table({"text": ["a person sits."], "added": late}), tmp_path / "late.parquet")
+    with pytest.raises(DatasetError, match=r"late.parquet can't be read as Parquet .date value out of range.: write"):
+        read_table(tmp_path / "late.parquet")
+    same = pa.table({"text": ["a person opens the door."] * 200_000})
+    pq.write_table(same, tmp_path / "same.parquet", compression="zstd")
+    assert (tmp_path / "same.parquet").stat().st_size < 20_000
+    monkeypatch.setattr(parquet, "LARGEST", 1_000_000)
+    with pytest.raises(DatasetError, match="it unpacks to more than 1 MB"):
+        read_table(tmp_path / "same.parquet")
+
+
+def test_a_cell_that_json_can_t_hold_is_written_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+    row = {"text": ["a person sits."], "t0": [0.0], "t1": [1.0], "clip": ["a"], "len": [3.0]}
+    clips = pa.array([[datetime.date(2020, 1, 1)]])
+    pq.write_table(pa.table({**row, "relevant_clip_ids": clips, "saliency_scores": [[1]]}), tmp_path / "own.parquet")
+    table = read_table(tmp_path / "own.parquet")
+    found = queries_of(table, find_columns(table, {}))
+    split_by_video(found, 0, 0)
+    write_dataset("mine", found, None, force=False)
+    assert '"relevant_clip_ids": ["2020-01-01"]' in (tmp_path / "mine" / "train.jsonl").read_text()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"])
@@ -99,7 +147,7 @@ def test_a_known_name_counts_only_where_the_cells_fit(tmp_path: Path) -> None:
         ("a.csv", "text,text\na,b\n", "line 1 names column 'text' twice: rename one"),
         ("a.csv", b"text\n\xff\xfe\n", "is not UTF-8 text .byte 5.: save it as UTF-8"),
         ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 is no JSON object; it has .1.: write one object a line"),
-        ("a.parquet", "text", "is no Parquet file"),
+        ("a.parquet", "text", "can.t be read as Parquet"),
         ("a.xlsx", "text", "has no suffix .csv, .tsv, .jsonl or .parquet"),
         (
             "a.csv",

@@ -1,8 +1,12 @@
 """Which texts get features, which positions are kept, and that features do not depend on the other texts of a batch."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import Clip, load
@@ -92,3 +96,15 @@ def test_any_text_encoder_of_sentence_transformers() -> None:
     assert np.abs(alone.astype(float) - tokens[0]).max() < 4e-3
     wanted = encode(texts[:1], Encoding())[0]
     assert np.abs(wanted - pooled[0]).max() < 1e-3, "sentence-transformers' own pooling"
+
+
+def test_no_code_of_an_encoder_is_run_even_if_somebody_says_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine"}}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    (tmp_path / "code.py").write_text("raise SystemExit('the code was run')")
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asks whether to run the code"))
+    for reader in load, load_text_encoder:
+        with pytest.raises(PenumbraError, match="can't be loaded"):
+            reader(Clip(encoder=str(tmp_path)))

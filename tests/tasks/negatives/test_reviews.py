@@ -199,6 +199,7 @@ def test_a_row_that_is_no_verdict_is_refused_with_reviewer_line_and_reason_and_t
         ({**good, "level": True}, "level Input should be a valid integer"),
         ({**good, "negative": second["negative"]}, "negative is not the text that the negatives have"),
         ({**good, "time": "yesterday"}, "time Input should be a valid datetime"),
+        ({**good, "time": "0001-01-01T00:00:00+14:00"}, "time Value error, has no time in UTC"),
         ([1], "Input should be an object"),
     ]
     done = review(saved(built, *(row for row, _ in bad), verdict(second, "accept")))  # type: ignore[misc]
@@ -208,7 +209,7 @@ def test_a_row_that_is_no_verdict_is_refused_with_reviewer_line_and_reason_and_t
         assert reason in line
     assert "\x1b" not in done.stderr
     [manifest] = store.find("corner", "reviews")
-    assert (manifest.taken, manifest.kept, manifest.rejected["equals its query"]) == (13, 1, 1)
+    assert (manifest.taken, manifest.kept, manifest.rejected["equals its query"]) == (14, 1, 1)
 
 
 @pytest.mark.parametrize(

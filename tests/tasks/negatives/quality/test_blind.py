@@ -130,6 +130,10 @@ def other_key(sheet: Path) -> None:
     key_file(sheet).write_text(json.dumps(key | {"sheet": "ffffff", "rows": rows}))
 
 
+def change_key(sheet: Path, **changes: object) -> None:
+    key_file(sheet).write_text(json.dumps(json.loads(key_file(sheet).read_text()) | changes))
+
+
 @pytest.mark.parametrize(
     ("spoil", "fault"),
     [
@@ -140,6 +144,8 @@ def other_key(sheet: Path) -> None:
         (other_key, "it may be the key of another sheet"),
         (lambda sheet: key_file(sheet).unlink(), "put the original next to the sheet"),
         (lambda sheet: key_file(sheet).write_text("{}"), "put the original next to the sheet"),
+        (lambda sheet: change_key(sheet, sources=[]), "put the original next to the sheet"),
+        (lambda sheet: change_key(sheet, sources=[{"key": "0"}] * 2), "put the original next to the sheet"),
         (lambda sheet: sheet.write_bytes(sheet.read_bytes() + b"\xff"), "save it as CSV in UTF-8"),
         (lambda sheet: sheet.write_text(sheet.read_text() + 'x,"open'), "can't be read"),
         (lambda sheet: sheet.write_text(""), "can't be read"),
