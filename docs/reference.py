@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,13 +11,11 @@ import typer
 import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from penumbra.artifacts.locations import DEPLOYMENTS, PROJECT
 from penumbra.artifacts.schemas import TABLES
 from penumbra.flows.commands import app
-from penumbra.flows.parameters import parameters_of, type_name
+from penumbra.flows.parameters import parameters_of
 from penumbra.flows.registry import FLOWS, flow_of
 from penumbra.tasks.grounding import ablation
 from penumbra.tasks.grounding.training.presets import presets
@@ -29,15 +28,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (header, *rows)]
     cells.insert(1, ["---"] * len(header))
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
-def code(value: Any) -> str:
-    """Return a default as it is typed after `--param NAME=`."""
-    if value in (PydanticUndefined, inspect.Parameter.empty):
-        return "*required*"
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", exclude_unset=True)
-    return f"`{json.dumps(value, default=str, ensure_ascii=False)}`"
 
 
 def first_line(thing: Any) -> str:
@@ -55,23 +45,22 @@ def parameters_page() -> str:
     """Return the page of all parameters: each group once, with the flows that have it."""
     lines = ["# Parameters", WRITTEN, PARAMETERS, "## The flows"]
     users: dict[str, list[str]] = {}
-    groups: dict[str, dict[tuple[str, ...], list[str]]] = {}  # group → row → the models that have the parameter
+    groups: dict[str, dict[tuple[str, ...], None]] = {}  # the rows of each group's table, each once
     for flow_name in FLOWS:
         flow = flow_of(flow_name)
-        lines += [f"### {flow_name}", first_line(flow.fn)]
-        names = dict.fromkeys(it.path.split(".")[0].removesuffix("[]") for it in parameters_of(flow))
-        lines.append(", ".join(f"[`{name}`](#{name})" for name in names))
+        parameters = [it for it in parameters_of(flow) if it.type]
+        names = dict.fromkeys(re.split(r"\W", it.path)[0] for it in parameters)
+        lines += [f"### {flow_name}", first_line(flow.fn), ", ".join(f"[`{name}`](#{name})" for name in names)]
         for name in names:
             users.setdefault(name, []).append(flow_name)
-        for it in parameters_of(flow):
-            if not it.is_group:
-                row = (f"`{it.path}`", f"`{type_name(it.annotation)}`", code(it.default), it.description)
-                models = groups.setdefault(it.path.split(".")[0].removesuffix("[]"), {}).setdefault(row, [])
-                models += [it.model] if it.model and it.model not in models else []
+        for it in parameters:
+            of = f"Of {', '.join(it.models)}. " if it.models else ""
+            default = f"`{it.default}`" if it.default else "*required*"
+            row = (f"`{it.path}`", f"`{it.type}`", default, of + it.description)
+            groups.setdefault(re.split(r"\W", it.path)[0], {})[row] = None
     for name, rows in groups.items():
-        cells = [(*row[:3], f"Of {', '.join(models)}. {row[3]}" if models else row[3]) for row, models in rows.items()]
         lines += [f"## {name}", f"Used by {', '.join(f'`{user}`' for user in users[name])}."]
-        lines.append(table(("parameter", "type", "default", "what it does"), cells))
+        lines.append(table(("parameter", "type", "default", "what it does"), rows))
     return "\n\n".join(line for line in lines if line) + "\n"
 
 

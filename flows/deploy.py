@@ -21,7 +21,7 @@ from prefect.utilities.callables import parameter_schema
 from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
 from penumbra.artifacts.locations import PROJECT, data_folder
 from penumbra.flows.console import write_error
-from penumbra.flows.parameters import OWN_FILE, deployment_parameters, group_classes, own_parameters
+from penumbra.flows.parameters import OWN_FILE, deployment_parameters, groups_of, own_parameters
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
 from penumbra.flows.serve import WORKERS
 from penumbra.tasks.data.dataset import Dataset, DatasetError
@@ -99,7 +99,7 @@ def with_defaults(flow_name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     """
     filled = dict(parameters)
     for name, parameter in signature(flow_of(flow_name).fn).parameters.items():
-        groups = group_classes(parameter.annotation)
+        groups = groups_of(parameter.annotation)
         if name in filled and parameter.default is not None and len(groups) == 1:
             filled[name] = groups[0].model_validate(filled[name]).model_dump(mode="json")
     return filled

@@ -1,14 +1,13 @@
 """Run or plan a flow in this process, with the parameters of its deployment and those that the caller names."""
 
-import logging
 from contextlib import nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.flows.console import live_display
-from penumbra.flows.parameters import deployment_parameters, resolve_parameter_paths
-from penumbra.flows.registry import ParameterError, flow_of
+from penumbra.flows.parameters import deployment_parameters, resolve_parameter_paths, validated
+from penumbra.flows.registry import flow_of
 from penumbra.flows.server import environment_line, some_server
 from penumbra.tasks.parameter_group import merge
 from penumbra.tasks.progress import prepare_log
@@ -28,22 +27,16 @@ def prepare(
     `ParameterError` if a flow or parameter does not exist or fit, and `DatasetError` for a missing or damaged file.
     """
     flow = flow_of(name)
-    from prefect.exceptions import ParameterTypeError, SignatureMismatchError
-
     parameters = deployment_parameters(name, dataset)
     for layer in layers:
         parameters = merge(parameters, resolve_parameter_paths(flow, layer, parameters))
-    prefect_log = logging.getLogger("prefect.flows")
-    prefect_log.disabled = True  # it repeats the message of the exception
-    try:
-        validated: dict[str, Any] = flow.validate_parameters(parameters)
-    except (ParameterTypeError, SignatureMismatchError) as error:
-        faults = str(error).removeprefix("Flow run received invalid parameters:\n - ").replace("\n - ", "; ")
-        raise ParameterError(f"{faults}; see penumbra run {name} --help") from None
-    finally:
-        prefect_log.disabled = False
-    validated["dataset"].check()
-    return flow, parameters, validated
+    values = validated(flow, parameters)
+    if values.get("preset"):
+        from penumbra.tasks.grounding.training.presets import preset_named
+
+        preset_named(values["preset"])  # raises for an unknown name before a server is started
+    values["dataset"].check()
+    return flow, parameters, values
 
 
 def run_flow(name: str, dataset: str, *layers: dict[str, Any]) -> Any:
@@ -62,10 +55,10 @@ def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[st
     """
     from penumbra.tasks.stage import TO_MAKE, planning
 
-    flow, _, validated = prepare(name, dataset, *layers)
+    flow, _, values = prepare(name, dataset, *layers)
     with planning() as plan:
         try:
-            flow.fn(**validated)
+            flow.fn(**values)
         except PenumbraError as error:
             plan.rows[name, TO_MAKE, f"{FAILS_FIRST}{error}"] = None
     return list(plan.rows)
@@ -73,8 +66,8 @@ def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[st
 
 def log_price(name: str, dataset: str, *layers: dict[str, Any]) -> None:
     """Log what the questions to hosted language models would cost; this makes the stages up to the masks."""
-    _, _, validated = prepare(name, dataset, *layers)
-    filling = getattr(validated.get("negatives"), "filling", validated.get("filling"))
+    _, _, values = prepare(name, dataset, *layers)
+    filling = getattr(values.get("negatives"), "filling", values.get("filling"))
     if filling is not None and filling.hosted:
         run_flow(name, dataset, *layers, {"filling": {"dry_run": True}})
 

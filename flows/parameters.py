@@ -6,7 +6,6 @@ and `--param`. A key is a parameter's path (`filling.candidates`), or its end wh
 
 import inspect
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
@@ -17,10 +16,10 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
-from yaml.constructor import ConstructorError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic_core import PydanticUndefined, to_json
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.markdown import truncated
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 OWN_FILE = "penumbra.yaml"
-NAMES = re.compile(r"(?=.{1,200}$)[^.\s]+(\.[^.\s]+)*")  # a parameter's path
 WIDTH, INDENT = 80, " " * 6  # of the help
-NUMERALS = {2: "two", 3: "three"}
+WORDS = {"": None, "~": None, "True": True, "False": False}  # of YAML; JSON has the others
+MARKS = (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)
 TEMPLATE = """\
 # The parameters of `penumbra run FLOW {name}`, and of the deployments FLOW/{name} of `penumbra serve`: a line for each
 # flow, and below it the flow's parameters. `penumbra run FLOW --help` lists them; --config and --param override it.
@@ -49,55 +48,80 @@ full-pipeline:
 
 
 class Parameter(NamedTuple):
-    """A parameter of a flow, or a group of parameters."""
+    """A parameter of a flow, or a group of parameters, which has no type."""
 
     path: str  # as users type it
-    annotation: Any
-    default: Any
+    type: str
+    default: str  # as JSON; '' if it is required
     description: str
-    is_group: bool
-    model: str  # name of the member of a union that has the parameter, as in mmn; '' outside of unions
+    models: tuple[str, ...] = ()  # the members of a union that have the parameter, as in mmn
 
 
 def parameters_of(flow: "Flow[..., Any]") -> list[Parameter]:
     """Return all parameters of a flow, each group before its members."""
-    top = inspect.signature(flow.fn).parameters.values()
-    return [inner for it in top for inner in _walk(it.name, it.annotation, it.default, "", "")]
+    models: dict[Parameter, tuple[str, ...]] = {}
+    for name, parameter in inspect.signature(flow.fn).parameters.items():
+        for it in _walk(name, parameter.annotation, parameter.default, ""):
+            same = it._replace(models=())
+            models[same] = models.get(same, ()) + it.models
+    return [it._replace(models=having) for it, having in models.items()]
 
 
-def _walk(path: str, annotation: Any, default: Any, description: str, model: str) -> Iterator[Parameter]:
+def _walk(path: str, annotation: Any, default: Any, description: str, model: str = "") -> Iterator[Parameter]:
     if get_origin(annotation) is Annotated:
         annotation, *notes = get_args(annotation)
         description = next((note.description for note in notes if getattr(note, "description", None)), description)
-    classes = group_classes(annotation)
-    yield Parameter(path, annotation, default, description, bool(classes), model)
-    if not classes and get_origin(annotation) in (tuple, list):  # of groups, as imports.sources
-        classes, path = group_classes(get_args(annotation)[0]), f"{path}[]"
-    for kind in classes:
-        member = name_of(kind) if len(classes) > 1 else model
-        for name, info in kind.model_fields.items():
-            value = info.get_default(call_default_factory=True)
-            yield from _walk(f"{path}.{name}", info.annotation, value, info.description or "", member)
+    groups, models = groups_of(annotation), (model,) if model else ()
+    if len(groups) > 1:
+        yield Parameter(path, "", "", f"One of these, by its name: {', '.join(map(name_of, groups))}.", models)
+    elif groups:
+        yield Parameter(path, "", "", (inspect.getdoc(groups[0]) or "").splitlines()[0], models)
+    else:
+        required = default in (PydanticUndefined, inspect.Parameter.empty)
+        shown = "" if required else to_json(default, fallback=str).decode()
+        yield Parameter(path, type_name(annotation), shown, description, models)
+        if get_origin(annotation) in (tuple, list):  # of groups, as imports.sources
+            groups, path = groups_of(get_args(annotation)[0]), f"{path}[]"
+    for group in groups:
+        for name, field in group.model_fields.items():
+            value = field.get_default(call_default_factory=True)
+            member = name_of(group) if len(groups) > 1 else model
+            yield from _walk(f"{path}.{name}", field.annotation, value, field.description or "", member)
 
 
-def group_classes(annotation: Any) -> list[type[BaseModel]]:
+def groups_of(annotation: Any) -> list[type[BaseModel]]:
     """Return the group of parameters that a type is, or the members of a union of groups; for other types nothing."""
-    if isinstance(annotation, type):
-        return [annotation] if issubclass(annotation, BaseModel) else []
     if get_origin(annotation) is Annotated:
-        return group_classes(get_args(annotation)[0])
-    if get_origin(annotation) not in (Union, UnionType):
-        return []
-    members = [group_classes(kind) for kind in get_args(annotation) if kind is not NoneType]
-    return [kind for classes in members for kind in classes] if all(members) else []
+        return groups_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [group for kind in get_args(annotation) for group in groups_of(kind)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
-def name_of(kind: type[BaseModel]) -> str:
+def name_of(group: type[BaseModel]) -> str:
     """Return the name by which a member of a union is chosen."""
-    return str(kind.model_fields["name"].default)
+    return str(group.model_fields["name"].default)
 
 
-# From keys to paths
+def type_name(annotation: Any) -> str:
+    """Return a type as its values are written: `float | null`, `[int, …]`, `paper | released`."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_name(inner[0])
+    if origin is Literal:
+        return " | ".join(map(str, inner))
+    if origin in (Union, UnionType):
+        return " | ".join(map(type_name, inner))
+    if origin in (tuple, list):
+        return f"[{', '.join(map(type_name, inner))}]"
+    if origin is dict:
+        return f"{{{': '.join(map(type_name, inner))}}}"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " | ".join(str(member.value) for member in annotation)
+    return {NoneType: "null", ...: "…"}.get(annotation) or str(getattr(annotation, "__name__", annotation))
+
+
+# From keys to paths, and to values that fit
 
 
 def resolve_parameter_paths(
@@ -105,103 +129,36 @@ def resolve_parameter_paths(
 ) -> dict[str, Any]:
     """Return the changes with the path of each parameter: `shine` becomes `model.losses.shine`.
 
-    The model is that of the changes, or of the preset of the changes or of the `deployed` parameters. Raises
-    `ParameterError` if several parameters end with a key, or none does.
+    Parameters of a model have its name with them: that of the changes, or of the preset of the changes or of the
+    `deployed` parameters. Raises `ParameterError` if several parameters end with a key, or none does.
     """
-    parameters, top = parameters_of(flow), inspect.signature(flow.fn).parameters
-    resolved = {key: value for key, value in changes.items() if key in top}
-    model = _model_of_run(merge(dict(deployed or {}), resolved)) if "model" in top else ""
+    paths = list(dict.fromkeys(it.path for it in parameters_of(flow)))
+    resolved: dict[str, Any] = {}
     for key, value in changes.items():
-        if key not in top:
-            resolved = merge(resolved, nested(_path_of(key, parameters, model).split("."), value))
-    if isinstance(resolved.get("model"), dict) and model and model != next(it.model for it in parameters if it.model):
-        resolved["model"] = {"name": model, **resolved["model"]}
-    return _checked(flow.name, resolved, {it.path: it for it in parameters})
+        ends = [key] if key in paths else [it for it in paths if it.endswith(f".{key}") and "[]" not in it]
+        shown = truncated(key, WIDTH)
+        if not ends:
+            raise ParameterError(
+                f"no parameter {shown}: {_nearest(key, paths)}penumbra run {flow.name} --help lists them"
+            )
+        if len(ends) > 1:
+            typed = " or ".join(f"--param {path}=…" for path in ends)
+            raise ParameterError(f"{shown!r} is the end of several parameters: type {typed}")
+        resolved = merge(resolved, nested(ends[0].split("."), value))
+    if isinstance(resolved.get("model"), dict):
+        from penumbra.tasks.grounding.training.presets import DEFAULT, model_name
+
+        preset = {**(deployed or {}), **resolved}.get("preset")
+        name = model_name(str(preset), merge(dict(deployed or {}), resolved)["model"])
+        resolved["model"] = {**({} if name == DEFAULT else {"name": name}), **resolved["model"]}
+    return resolved
 
 
-def _model_of_run(values: Mapping[str, Any]) -> str:
-    """Return the name of the model; raise `ParameterError` with the nearest names for an unknown preset."""
-    from penumbra.tasks.grounding.training.presets import model_name, presets
-
-    preset, model = values.get("preset"), values.get("model")
-    name = model.get("name") if isinstance(model, dict) else None
-    if isinstance(preset, str) and preset not in presets():
-        near = " or ".join(get_close_matches(preset, presets(), 3, 0.4))
-        hint = f"did you mean {near}? " if near else ""
-        raise ParameterError(f"no preset {truncated(preset, WIDTH)!r}: {hint}grounding/training/presets.yaml has all")
-    return model_name(preset if isinstance(preset, str) else None, {"name": name} if isinstance(name, str) else {})
-
-
-def _path_of(key: str, parameters: list[Parameter], model: str) -> str:
-    """Return the path of the only parameter that ends with the key, or the key itself if there is none."""
-    ending = [it for it in parameters if it.path.endswith(f".{key}") and "[]" not in it.path]
-    paths = {it.path for it in ending if it.model in ("", model)}
-    groups = {path: f"{path.rpartition('.')[0]}." for path in paths}
-    # A group's own parameter comes before those of the groups within it.
-    outer = {it for it in paths if not any(it != path and it.startswith(group) for path, group in groups.items())}
-    if len(outer) > 1:
-        typed = " or ".join(f"--param {path}=…" for path in sorted(outer))
-        raise ParameterError(f"{key!r} is the end of several parameters: type {typed}")
-    if ending and not outer:
-        models = ", ".join(dict.fromkeys(it.model for it in ending))
-        raise ParameterError(
-            f"{key!r} is a parameter of model {models}, and this run has {model}: "
-            f"add --param model.name={ending[0].model}"
-        )
-    return next(iter(outer), key)
-
-
-def _is_of_ablation(name: str) -> bool:
-    from penumbra.tasks.grounding.training.presets import MODELS
-
-    return any(model.declaration_of(name) for model in MODELS.values())
-
-
-def _checked(
-    flow: str, values: Mapping[str, Any], parameters: Mapping[str, Parameter], group: str = ""
-) -> dict[str, Any]:
-    """Return the values with `openai` as `[openai]` where a list is expected.
-
-    Raises `ParameterError` with the nearest name for an unknown parameter, and for a value that is no group or no list.
-    """
-    checked = dict(values)
-    for name, value in values.items():
-        path = f"{group}{name}"
-        if path not in parameters:
-            unknown = ".".join([path, *map(str, list(value)[:1])]) if isinstance(value, dict) else path
-            if "model.ablation" in parameters and _is_of_ablation(name):
-                raise ParameterError(f"{path} is a setting of --param 'model.ablation={{{name}: {value}}}'")
-            hint = "".join(f"did you mean {near}? " for near in _nearest(unknown, list(parameters)))
-            raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow} --help lists them")
-        it, shown = parameters[path], truncated(str(value), WIDTH)
-        is_list, kinds = get_origin(it.annotation) in (tuple, list), get_args(it.annotation)
-        count = len(kinds) if is_list and set(kinds) == {float} else 0
-        if it.is_group and isinstance(value, dict):
-            checked[name] = _checked(flow, value, parameters, f"{path}.")
-        elif it.is_group and value is not None:
-            meant = f"{path}.{'name' if f'{path}.name' in parameters else 'NAME'}={shown}"
-            hint = f"did you mean {meant}? penumbra run {flow} --help {path} lists them"
-            raise ParameterError(f"{path} is a group of parameters: {hint}")
-        elif is_list and isinstance(value, str) and not count:
-            checked[name] = [value]
-        elif is_list and not _is_list(value, count):
-            example = f", as in {path}={json.dumps(it.default, default=str, separators=(',', ':'))}"
-            wanted = f"{NUMERALS.get(count, count)} numbers" if count else "a list"
-            raise ParameterError(f"{path}={shown}: it takes {wanted}{example if it.default else ''}")
-    return checked
-
-
-def _is_list(value: Any, numbers: int) -> bool:
-    """Return whether a value is a list; of so many numbers, unless `numbers` is 0."""
-    if not isinstance(value, list | tuple | set):
-        return False
-    return not numbers or (len(value) == numbers and all(type(it) in (int, float) for it in value))
-
-
-def _nearest(unknown: str, paths: list[str]) -> list[str]:
+def _nearest(unknown: str, paths: list[str]) -> str:
     by_end = {path.rpartition(".")[2]: path for path in reversed(paths)}
-    ends = get_close_matches(unknown.rpartition(".")[2], by_end, 1)
-    return ("." in unknown and get_close_matches(unknown, paths, 1)) or [by_end[end] for end in ends]
+    ends = [by_end[end] for end in get_close_matches(unknown.rpartition(".")[2], by_end, 1)]
+    near = ("." in unknown and get_close_matches(unknown, paths, 1)) or ends
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def nested(path: list[str], value: Any) -> dict[str, Any]:
@@ -209,7 +166,32 @@ def nested(path: list[str], value: Any) -> dict[str, Any]:
     return {path[0]: nested(path[1:], value) if len(path) > 1 else value}
 
 
-# From files
+def validated(flow: "Flow[..., Any]", parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters as the flow receives them; raise `ParameterError` with the nearest of an unknown name."""
+    signature = inspect.signature(flow.fn).parameters.items()
+    fields: dict[str, Any] = {
+        name: (it.annotation, ... if it.default is it.empty else it.default) for name, it in signature
+    }
+    try:
+        return dict(create_model(flow.name, __config__=ConfigDict(extra="forbid"), **fields)(**parameters))
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)
+    known = {it.path: it for it in parameters_of(flow)}
+    models = {name for it in known.values() for name in it.models}
+    lines = []
+    for fault in faults:
+        line = f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
+        if fault["type"] == "extra_forbidden":
+            path = ".".join(str(part) for part in fault["loc"] if part not in models)
+            of_others = known[path].models if path in known else ()
+            line += f"; it is of model.name={' or '.join(of_others)}" if of_others else f": {_nearest(path, [*known])}"
+        lines.append(truncated(" ".join(line.split()), 4 * WIDTH))
+    raise ParameterError(
+        f"{'; '.join(lines)}; penumbra run {flow.name} --help {truncated(str(faults[0]['loc'][0]), 80)}"
+    )
+
+
+# From files and the command line
 
 
 def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
@@ -226,74 +208,81 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
     if not own:
         return deployed
     try:
-        return merge(deployed, resolve_parameter_paths(flow_of(flow), own, deployed))
-    except ParameterError as error:
+        parameters = merge(deployed, resolve_parameter_paths(flow_of(flow), own, deployed))
+        validated(flow_of(flow), parameters)
+        return parameters
+    except PenumbraError as error:
         raise ParameterError(f"{data_folder() / name / OWN_FILE}: {error}") from None
 
 
 def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
-    """Return the parameters of a data set's own file, by flow; raise `ParameterError` naming file and line."""
+    """Return the parameters of a data set's own file, by flow; raise `ParameterError` naming the file."""
     file = data_folder() / dataset / OWN_FILE
     if not NAME.match(dataset) or not file.is_file():
         return {}
     flows = _read(file, str(file))
-    unknown = [flow for flow in flows if flow not in FLOWS]
-    if unknown:
-        raise ParameterError(f"{file}: no flow {unknown[0]!r}; there is: {', '.join(FLOWS)}")
-    return {flow: _split_at_dots(values or {}, f"{file}, below {flow!r},") for flow, values in flows.items()}
+    for flow in flows:
+        if flow not in FLOWS:
+            raise ParameterError(f"{file}: no flow {flow!r}; there is: {', '.join(FLOWS)}")
+    return {flow: _nested(values or {}, f"{file}, below {flow!r},") for flow, values in flows.items()}
 
 
 def parameters_in(file: Path) -> dict[str, Any]:
-    """Return the parameters of a `--config` file; raise `ParameterError` naming the file, and the line if not YAML."""
-    label = f"--config {file}"
-    return _split_at_dots(_read(file, label), label)
+    """Return the parameters of a `--config` file; raise `ParameterError` naming the file."""
+    return _nested(_read(file, f"--config {file}"), f"--config {file}")
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; raise `ParameterError` for what is refused."""
-    from penumbra.flows.parameter_values import read_value
-
+    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; what is no value of YAML is text."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        label = f"--param {truncated(pair, WIDTH)!r}"
-        if not equals or not NAMES.fullmatch(name):
-            raise ParameterError(f"{label} is no NAME=VALUE, as in filling.candidates=4")
+        if not equals or not name:
+            raise ParameterError(f"--param {truncated(pair, WIDTH)!r} is no NAME=VALUE, as in filling.candidates=4")
         try:
             values[name] = read_value(text)
-        except ConstructorError as error:
-            raise ParameterError(f"{label} is refused: {error.problem}") from None
-        except yaml.YAMLError:
+        except ValueError:
             values[name] = text
-    return _split_at_dots(values, "--param")
+    return _nested(values, "--param")
 
 
-def _read(file: Path, label: str) -> Mapping[str, Any]:
-    from penumbra.flows.parameter_values import LONGEST, read_value
-
+def _read(file: Path, label: str) -> Any:
     try:
-        with file.open(encoding="utf-8") as stream:
-            values = read_value(stream.read(LONGEST + 1)) or {}
+        return read_value(file.read_text(encoding="utf-8")) or {}
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
         raise ParameterError(f"{label} can't be read ({error}): name a YAML file of parameters") from None
-    except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", "")
-        line = f" line {mark.line + 1}" if mark else ""
-        raise ParameterError(f"{label}{line} is no YAML of parameters ({problem}): write NAME: VALUE lines") from None
+
+
+def _nested(values: Any, label: str) -> dict[str, Any]:
+    """Return parameters by their paths as nested parameters."""
     if not isinstance(values, dict):
         raise ParameterError(f"{label} holds no NAME: VALUE lines, as in filling.candidates: 4")
-    return values
+    return reduce(merge, (nested(str(name).split("."), value) for name, value in values.items()), {})
 
 
-def _split_at_dots(values: Any, label: str) -> dict[str, Any]:
-    """Return parameters by their paths as nested parameters."""
-    if not isinstance(values, dict) or not all(isinstance(name, str) and NAMES.fullmatch(name) for name in values):
-        raise ParameterError(f"{label} holds no NAME: VALUE lines, as in filling.candidates: 4")
-    for name, value in values.items():
-        inner = next((other for other in values if other.startswith(f"{name}.")), None)
-        if inner and not isinstance(value, dict):
-            raise ParameterError(f"{label} has both {name} and {inner}: {name} is a group of parameters")
-    return reduce(merge, (nested(name.split("."), value) for name, value in values.items()), {})
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Reads words as JSON does, and others as text: a date stays text."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (yaml's own form)
+
+    def construct_yaml_str(self, node: Any) -> Any:
+        try:
+            return json.loads(node.value) if node.style is None else node.value
+        except ValueError:
+            return WORDS.get(node.value, node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
+
+
+def read_value(text: str) -> Any:
+    """Return the value of YAML text of unknown origin; raise `ValueError` with one line if it is none."""
+    try:
+        if any(isinstance(token, MARKS) for token in yaml.scan(text)):  # which might grow without bounds
+            raise ValueError("tags, anchors and aliases are refused: text with & * or ! needs quotes")
+        return yaml.load(text, _Loader)  # noqa: S506 (it makes nothing but JSON's values)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
 
 
 # The help of a flow
@@ -306,65 +295,30 @@ def overview(flow: str) -> str:
         f"Parameters of {flow}, as --param NAME=VALUE. Types, defaults and descriptions:",
         f"penumbra run {flow} --help GROUP, with any of these groups, or all.",
     ]
-    groups = {it.path: it for it in parameters if it.is_group and it.path.count(".") < 2}
+    groups = {it.path: it for it in parameters if not it.type and it.path.count(".") < 2}
     for path, group in [*groups.items(), ("", None)]:
-        lines.append(shorten(f"{path}: {_summary(group)}", WIDTH, placeholder="…") if group else "Others:")
+        lines.append(shorten(f"{path}: {group.description}", WIDTH, placeholder="…") if group else "Others:")
         inner = [it for it in parameters if it.path.rpartition(".")[0] == path and it.path not in groups]
-        names = ", ".join(dict.fromkeys(it.path.rpartition(".")[2] + ".*" * it.is_group for it in inner))
+        names = ", ".join(dict.fromkeys(it.path.rpartition(".")[2] + ("" if it.type else ".*") for it in inner))
         lines += [fill(names, WIDTH, initial_indent="    ", subsequent_indent="    ")] if names else []
     return "\n".join(lines)
-
-
-def _summary(group: Parameter) -> str:
-    classes = group_classes(group.annotation)
-    if len(classes) > 1:
-        return f"One of these, by its name: {', '.join(map(name_of, classes))}."
-    return (inspect.getdoc(classes[0]) or "").splitlines()[0]
 
 
 def in_full(flow: str, name: str) -> str:
     """Return the parameters of a group, or `all`, with types, defaults and descriptions; raise `ParameterError`."""
     parameters = parameters_of(flow_of(flow))
     wanted = [it for it in parameters if name == "all" or f".{name}." in f".{it.path}."]
-    if not any(not it.is_group for it in wanted):
-        groups = {end: it.path for it in parameters if it.is_group for end in (it.path, it.path.rpartition(".")[2])}
-        hint = "".join(f"did you mean {groups[near]}? " for near in get_close_matches(name, groups, 1))
+    if not wanted:
+        hint = _nearest(name, [it.path for it in parameters if not it.type])
         raise ParameterError(f"{flow} has no group {name}: {hint}penumbra run {flow} --help lists them")
-    # Each parameter once, with the names of all members of a union that have it with the same default.
-    models: dict[tuple[str, ...], list[str]] = {}
-    for it in wanted:
-        models.setdefault(_explanation(it), []).extend([it.model] if it.model else [])
     lines = [f"Parameters of {flow}, as --param NAME=VALUE, and their defaults;"]
     lines.append("the data set's deployment may set others.")
-    for (first, description), having in models.items():
-        text = (f"Of {', '.join(having)}. " if having else "") + description
-        lines += [first, *([fill(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)] if text else [])]
+    for it in wanted:
+        if not it.type:
+            lines.append("\n" + fill(f"{it.path}: {it.description}", WIDTH))
+            continue
+        default = f" = {it.default}" if it.default else ""
+        text = (f"Of {', '.join(it.models)}. " if it.models else "") + it.description
+        lines.append(fill(f"{it.path}: {it.type}{default}", WIDTH, initial_indent="  ", subsequent_indent=INDENT))
+        lines += [fill(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)] if text else []
     return "\n".join(lines)
-
-
-def _explanation(it: Parameter) -> tuple[str, str]:
-    """Return the line of a parameter or a group, and its description."""
-    if it.is_group:
-        return "\n" + fill(f"{it.path}: {_summary(it)}", WIDTH), ""
-    unset = it.default in (PydanticUndefined, inspect.Parameter.empty)
-    default = "" if unset else f" = {json.dumps(it.default, default=str, ensure_ascii=False)}"
-    line = f"{it.path}: {type_name(it.annotation)}{default}"
-    return fill(line, WIDTH, initial_indent="  ", subsequent_indent=INDENT), it.description
-
-
-def type_name(annotation: Any) -> str:
-    """Return a type as its values are written: `float | null`, `[int, …]`, `paper | released`."""
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return type_name(inner[0])
-    if origin is Literal:
-        return " | ".join(map(str, inner))
-    if origin in (Union, UnionType):
-        return " | ".join(map(type_name, inner))
-    if origin in (tuple, list):
-        return f"[{', '.join('…' if kind is ... else type_name(kind) for kind in inner)}]"
-    if origin is dict:
-        return "{" + ": ".join(map(type_name, inner)) + "}"
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return " | ".join(str(member.value) for member in annotation)
-    return "null" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))

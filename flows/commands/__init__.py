@@ -76,5 +76,6 @@ def main() -> None:
     try:
         app()
     except (PenumbraError, OSError) as error:
-        warn(f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error))
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        warn(" ".join(text.split()))
         raise SystemExit(1) from None

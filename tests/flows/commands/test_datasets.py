@@ -233,7 +233,8 @@ def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) ->
         ("build-negative:\n  candidates: 4\n", "no flow 'build-negative'; there is: build-negatives, "),
         ("build-negatives:\n  candidate: 4\n", "did you mean filling.candidates?"),
         ("build-negatives: 4\n", "below 'build-negatives', holds no NAME: VALUE lines"),
-        ("build-negatives: [1\n", "is no YAML"),
+        ("build-negatives: {masking: {ratio: 1}}\n", "did you mean masking.ratios?"),
+        ("build-negatives: [1\n", "while parsing a flow sequence"),
     ],
 )
 def test_a_mistake_in_a_data_set_s_own_file_is_reported(
