@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
 CHARADES, STUDY = Sizes(75, 1024, 32, 512), Sizes(31, 256, 12, 384)
 
 
-def made_up(sizes: Sizes) -> tuple[Examples, Features, Features]:
+def made_up(sizes: Sizes) -> Examples:
     """Return one batch of queries of the largest size."""
     texts = {f"{query} {level}": 4 * query + level for query in range(BATCH) for level in range(4)}
     frames, states = torch.randn(BATCH * sizes.clips, sizes.video), torch.randn(len(texts) * sizes.words, sizes.text)
@@ -53,7 +53,7 @@ def made_up(sizes: Sizes) -> tuple[Examples, Features, Features]:
     ]
     negatives = {str(n): {level: f"{n} {level}" for level in (1, 2, 3)} for n in range(BATCH)}
     in_video = {qid: list(levels.values()) for qid, levels in negatives.items()}
-    return make_examples(rows, negatives, videos, words, in_video=in_video), videos, words
+    return make_examples(rows, negatives, videos, words, in_video=in_video)
 
 
 def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
@@ -69,8 +69,8 @@ def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
 
 
 def settings_of(model: str, shine: bool, bf16: bool) -> Settings:
-    layers = {"encoder_layers": 3, "decoder_layers": 3}
-    deeper = {"shifting": True, "ablation": layers} if model == "bm_detr" else {}
+    layers = {"encoder_layers": 3, "decoder_layers": 3, "shifting": True}
+    deeper = {"ablation": layers} if model == "bm_detr" else {}
     losses = {"losses": {"shine": True}} if shine else {}
     inputs, training = {"longest_text": CHARADES.words}, {"precision": "bf16" if bf16 else "float32"}
     return Settings.model_validate(
@@ -82,7 +82,7 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
     device = torch.device(options.device)
     torch.manual_seed(0)
     system = system_of(settings)
-    data = system.data(*made_up(sizes), device)
+    data = system.data(made_up(sizes), device)
     net = system.build(sizes.video, sizes.text).to(device)
     objective: Any = system.objective(net)
     step = TrainingStep(objective, make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)

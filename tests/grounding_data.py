@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from penumbra.tasks.grounding.batches.examples import Examples, Features, make_examples
-from penumbra.tasks.grounding.training.loop import Job
-from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.presets import DEFAULT, MODELS, Settings
 
 CHANNELS = 12
 TINY = {"hidden": 16, "heads": 2, "feed_forward": 24, "queries": 4, "encoder_layers": 1, "decoder_layers": 2}
@@ -55,16 +54,21 @@ def data(count: int = 24, levels: int = 3) -> Examples:
     return make_examples(found, negatives(found, levels), videos(), texts(count))
 
 
+def model_of(**values: Any) -> dict[str, Any]:
+    """Return a model's parameters: settings that only ablations change go into `ablation`."""
+    ablations = MODELS[values.get("name", DEFAULT)].ablations()
+    chosen = {name: value for name, value in values.items() if name not in ablations}
+    return {**chosen, "ablation": {name: value for name, value in values.items() if name in ablations}}
+
+
 def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
     usual = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "evaluate_every": 1}
-    model = {**TINY, **groups.get("model", {}), "losses": groups.get("losses", {"shine": True})}
+    model = model_of(**{**TINY, **groups.get("model", {})}, losses=groups.get("losses", {"shine": True}))
     return Settings.model_validate(
         {"model": model, "training": {**usual, **(training or {})}, "ranking": groups.get("ranking", {})}
     )
 
 
-def job(folder: Path, chosen: Settings | None = None, count: int = 24) -> Job:
-    found = rows(count)
-    prepared = data(count)
-    truth = {row["qid"]: row["windows"] for row in found}
-    return Job(chosen or settings(), prepared, prepared, truth, videos(), texts(count), folder)
+def job(folder: Path, chosen: Settings | None = None, count: int = 24) -> tuple[Settings, Examples, Examples, Path]:
+    """Return the arguments of `train`."""
+    return chosen or settings(), data(count), data(count), folder

@@ -4,10 +4,9 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.stage import Parameters
@@ -25,8 +24,7 @@ class ModelConfig(Parameters):
     """A model as users ask for it: its name, the settings that they change, and its losses in a group.
 
     Settings that only the papers' ablations and presets change are in `ablation`, by name. The dataclasses `options`
-    (of the network and its data) and `loss_options` declare them with types and defaults. Runs of older versions have
-    all of them as fields of the model and of `losses`; such settings are read, too.
+    (of the network and its data) and `loss_options` declare them with types and defaults.
     """
 
     options: ClassVar[type] = NoOptions
@@ -38,50 +36,30 @@ class ModelConfig(Parameters):
         {}, description="Settings that only the papers' ablations and presets change, by name (docs/guides)."
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _collect_ablation(cls, values: Any) -> Any:
-        """Check `ablation`, with the settings that older versions have as fields."""
-        if not isinstance(values, Mapping):
-            return values
-        values, ablation = dict(values), dict[str, Any]()
-        groups = [(values, cls.options, cls)]
-        if isinstance(values.get("losses"), Mapping):
-            values["losses"] = dict(values["losses"])
-            groups.append((values["losses"], cls.loss_options, type(cls.model_fields["losses"].default)))
-        for group, declared, config in groups:
-            older = [name for name in group if name in _names(declared) and name not in config.model_fields]
-            ablation |= {name: group.pop(name) for name in older}
-        given = values.get("ablation") or {}
-        if isinstance(given, Mapping) and (ablation or given):
-            ablation |= given
-            values["ablation"] = {name: cls._checked(name, value) for name, value in ablation.items()}
-        return values
+    def loss_fields(cls) -> type[Parameters]:
+        """Return the class of `losses`."""
+        return type(cls.model_fields["losses"].default)
 
     @classmethod
-    def _checked(cls, name: str, value: Any) -> Any:
-        declared = cls.declaration_of(name)
-        if declared is None:
-            names = sorted({*_names(cls.options), *_names(cls.loss_options)} - cls._fields())
-            raise ValueError(f"ablation has no setting {name!r}; {what_there_is(name, names)}")
-        try:
-            return TypeAdapter(get_type_hints(declared)[name]).validate_python(value)
-        except ValidationError as error:
-            raise ValueError(f"ablation.{name}: {error.errors()[0]['msg']}") from None
+    def ablations(cls) -> dict[str, type]:
+        """Return the dataclass that declares each setting that `ablation` may hold."""
+        others = {*cls.model_fields, *cls.loss_fields().model_fields, *OF_THE_DATA}
+        known = declaring(cls.loss_options) | declaring(cls.options)
+        return {name: declared for name, declared in known.items() if name not in others}
 
+    @field_validator("ablation")
     @classmethod
-    def _fields(cls) -> set[str]:
-        return {*cls.model_fields, *type(cls.model_fields["losses"].default).model_fields}
-
-    @classmethod
-    def declaration_of(cls, name: str) -> type | None:
-        """Return the dataclass that declares a setting of `ablation`; None if there is no such setting."""
-        for declared in (cls.options, cls.loss_options):
-            if name in _names(declared) and name not in cls._fields():
-                return next(
-                    kind for kind in reversed(declared.__mro__) if name in vars(kind).get("__annotations__", {})
-                )
-        return None
+    def _check_ablation(cls, ablation: dict[str, Any]) -> dict[str, Any]:
+        known, checked = cls.ablations(), dict[str, Any]()
+        for name, value in ablation.items():
+            if name not in known:
+                raise ValueError(f"ablation has no setting {name!r}; {what_there_is(name, sorted(known))}")
+            try:
+                checked[name] = TypeAdapter(get_type_hints(known[name])[name]).validate_python(value)
+            except ValidationError as error:
+                raise ValueError(f"ablation.{name}: {error.errors()[0]['msg']}") from None
+        return checked
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
@@ -106,7 +84,7 @@ class ModelConfig(Parameters):
 
     def _declared(self, declared: type, fields: Parameters) -> Any:
         values = {**self.published_changes, **self.ablation, **dict(fields)}
-        return declared(**{name: value for name, value in values.items() if name in _names(declared)})
+        return declared(**{name: value for name, value in values.items() if name in declaring(declared)})
 
     def determines(self) -> dict[str, Any]:
         """Return settings that differ from the defaults, in the form in which the first version put them into keys."""
@@ -114,17 +92,11 @@ class ModelConfig(Parameters):
         losses = self.losses.model_dump(mode="json", exclude_defaults=True) | _changed(self.loss_settings)
         return {"name": self.name, **fields, **_changed(self.network_options), **({"losses": losses} if losses else {})}
 
-    def non_defaults(self) -> dict[str, Any]:
-        """Return the settings that differ from the defaults, as users write them."""
-        fields = self.model_dump(mode="json", exclude={"ablation"}, exclude_defaults=True)
-        changed = _changed(self.network_options) | _changed(self.loss_settings)
-        ablation = {name: changed[name] for name in self.ablation if name in changed}
-        return {"name": self.name, **fields, **({"ablation": ablation} if ablation else {})}
-
     @property
     def label(self) -> str:
-        """The model part of a run's name: the model's name and what distinguishes it, such as `+shine`."""
-        return self.name
+        """The model part of a run's name, such as `qd_detr+shine`."""
+        losses = dict(self.losses)
+        return self.name + "+shine" * bool(losses.get("shine")) + "+existence" * bool(losses.get("existence"))
 
     @property
     def reads(self) -> set[str]:
@@ -148,15 +120,16 @@ class ModelConfig(Parameters):
         return None
 
 
-def _names(declared: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(declared) if field.name not in OF_THE_DATA]
+def declaring(kind: type) -> dict[str, type]:
+    """Return, for each annotated name of a class, the base class that first declares it."""
+    return {name: base for base in kind.__mro__ for name in vars(base).get("__annotations__", {})}
 
 
 def _changed(options: Any) -> dict[str, Any]:
     """Return the fields of a dataclass instance that differ from their defaults, as JSON has them."""
-    defaults, kind = type(options)(), type(options)
+    kind, defaults = type(options), type(options)()
     values: dict[str, Any] = TypeAdapter(kind).dump_python(options, mode="json")
-    return {name: values[name] for name in _names(kind) if getattr(options, name) != getattr(defaults, name)}
+    return {name: value for name, value in values.items() if getattr(options, name) != getattr(defaults, name)}
 
 
 class Training(Parameters):

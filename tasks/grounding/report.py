@@ -216,7 +216,7 @@ def predict_saliency(
     saliency: list[dict[str, np.ndarray]] = [{} for _ in examples]
     prepared, device, system = loaded.examples_of(rows, "report"), device_of(), system_of(settings)
     if len(prepared):
-        data = system.data(prepared, loaded.videos, loaded.texts, device)
+        data = system.data(prepared, device)
         for prediction in system.predict(model.to(device), data):
             number, _, name = prediction.qid.partition(" ")
             if len(prediction.saliency):

@@ -26,6 +26,7 @@ from penumbra.tasks.grounding.training.presets import with_preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
+from tests.grounding_data import model_of
 from tests.rows import first_videos
 
 pytestmark = pytest.mark.long
@@ -35,7 +36,7 @@ MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_la
 PARAMETERS: dict[str, Any] = {
     "features": FeaturesParameters(clip=Clip(encoder="tiny-clip")),
     "negatives": NegativesParameters(filling=Filling(candidates=2)),
-    "model": QDDETRConfig(**MODEL),
+    "model": QDDETRConfig(**model_of(**MODEL)),
     "training": Training(epochs=1),
 }
 

@@ -39,6 +39,7 @@ from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import name_of, newest_runs
 from tests.cluster import free_port
+from tests.grounding_data import model_of
 from tests.rows import first_videos
 
 CHANNELS, CLIP = 16, 2.0
@@ -156,7 +157,7 @@ def world(
 
 def train(folder: Path, shine: bool = True, inputs: dict[str, Any] | None = None, **training: Any) -> Artifact:
     groups = (
-        QDDETRConfig(**SMALL, losses=LossConfig(shine=shine)),
+        QDDETRConfig(**model_of(**SMALL), losses=LossConfig(shine=shine)),
         Training(**{**TRAINING, **training}),
         Inputs(**inputs or {}),
     )
@@ -326,7 +327,7 @@ def test_features_of_another_width_are_refused(world: Path, trained: Artifact, r
 
 @pytest.mark.long
 def test_two_processes_of_a_launcher_make_one_artifact(world: Path, tmp_path: Path) -> None:
-    model = {**SMALL, "name": "moment_detr", "dropout": 0.0, "input_dropout": 0.0, "losses": {"pair_hinge": False}}
+    model = model_of(**{**SMALL, "name": "moment_detr", "dropout": 0.0, "input_dropout": 0.0, "pair_hinge": False})
     config = {
         "dataset": {"folder": str(world)},
         "model": Settings.model_validate({"model": model}).model.model_dump(mode="json", exclude_unset=True),

@@ -76,7 +76,7 @@ def annotations(store: Store) -> Artifact:
 
 def groups(losses: dict[str, Any], **model: Any) -> dict[str, Any]:
     training = Training(epochs=1, batch_size=4, learning_rate=1e-3, evaluate_every=1, validation=0.3)
-    found = vdi.VDIConfig(**SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=losses, **model)
+    found = vdi.VDIConfig(clip_encoder="tiny-clip", losses=losses, ablation={**SMALL, **model})
     return {"model": found, "training": training}
 
 

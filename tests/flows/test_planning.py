@@ -23,6 +23,7 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, merge, planning
 from tests.corner import cut_out, without_prefect
+from tests.grounding_data import model_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -42,7 +43,6 @@ SMALL = {
     "kernel": 3,
     "layers": 1,
     "joint": 8,
-    "injection_heads": 4,
     "clip_encoder": "tiny-clip",
 }
 QUICK = Training(epochs=1, batch_size=8, validation=0.3, start_from="")
@@ -52,7 +52,7 @@ Made = set[tuple[str, str]]
 
 def small(model: ModelConfig) -> ModelConfig:
     dumped = model.model_dump(exclude_unset=True)
-    smaller = type(model).model_validate(sizes_of(model)).model_dump(exclude_unset=True)
+    smaller = type(model).model_validate(model_of(name=model.name, **sizes_of(model))).model_dump(exclude_unset=True)
     return type(model).model_validate(merge(dumped, smaller))
 
 
@@ -123,7 +123,7 @@ def test_a_preset_is_planned_as_it_is_made(
     preset: str, corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store
 ) -> None:
     model = layered(preset).model
-    chosen = MODELS[model.name](**sizes_of(model))
+    chosen = MODELS[model.name].model_validate(model_of(name=model.name, **sizes_of(model)))
     keys = dict(check(kept, lambda: full_pipeline.fn(corner, negatives, features, preset, chosen, QUICK)))
     assert {"metrics", "predictions", "evaluation"} <= keys.keys()
     parents = {parent.stage for parent in kept.manifest(kept.with_key("corner", "metrics", keys["metrics"])).parents}

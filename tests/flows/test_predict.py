@@ -52,10 +52,13 @@ from penumbra.tasks.stage import build
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.tags import Tagging, Tags
 from tests.browser import browser, needs_chromium
+from tests.grounding_data import model_of
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
 SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
-TINY_MMN = MMNConfig(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)
+TINY_MMN = MMNConfig(
+    hidden=8, ablation={"clips": 4, "segments": 8, "counts": (3,), "proposal": 8, "kernel": 3, "layers": 1, "joint": 8}
+)
 FILMS = {"train": 4, "test_trivial": 2}
 
 
@@ -112,7 +115,7 @@ def dataset(films: Path) -> Dataset:
 def train(films: Path, shine: bool) -> Artifact:
     training = Training(epochs=2, batch_size=8, evaluate_every=1, validation=0.3)
     found: Artifact = train_grounding(
-        dataset(films), None, QDDETRConfig(**SMALL, losses=LossConfig(shine=shine)), training
+        dataset(films), None, QDDETRConfig(**model_of(**SMALL), losses=LossConfig(shine=shine)), training
     )
     return found
 
@@ -341,7 +344,9 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     work = Work("few", "video_features", 1, {"imported": [{"name": "i3d"}], "clip_length": 0.5})
     store.build(work, [lambda: Part(table, len(table), len(table))])
     annotations = store.newest("few", "annotations")
-    chosen = Settings(model=QDDETRConfig(**SMALL), training=Training(epochs=1), inputs=Inputs(video_features=("i3d",)))
+    chosen = Settings(
+        model=QDDETRConfig(**model_of(**SMALL)), training=Training(epochs=1), inputs=Inputs(video_features=("i3d",))
+    )
     imported = flow(train_model)(find_sources(annotations, chosen), chosen)
     with pytest.raises(RunError, match=r"trained on imported features \(i3d\), which can't be computed"):
         Grounder.of_run(imported.key)

@@ -14,8 +14,8 @@ from penumbra.tasks.grounding.batches.device_data import ENDPOINTS
 from penumbra.tasks.grounding.configs import Inputs as InputSettings
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
+from penumbra.tasks.grounding.training.checkpoints import read_weights
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.stage import read_weights
 from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = golden_files("bm_detr")
@@ -79,9 +79,9 @@ def test_an_official_checkpoint_is_one_to_start_from(path: Path, tmp_path: Path)
     args = golden.config["args"]
     torch.save({"model": golden.official_weights, "opt": argparse.Namespace(**args)}, tmp_path / "model.ckpt")
     sizes = golden.model().settings
-    names = ("hidden", "heads", "feed_forward", "encoder_layers", "decoder_layers", "queries", "frame_weights")
+    names = ("heads", "feed_forward", "encoder_layers", "decoder_layers", "queries", "frame_weights", "alignment")
     chosen = Settings(
-        model=BMDETRConfig(alignment=sizes.alignment, **{name: getattr(sizes, name) for name in names}),
+        model=BMDETRConfig(hidden=sizes.hidden, ablation={name: getattr(sizes, name) for name in names}),
         inputs=InputSettings(longest_text=args["max_q_l"]),
     )
     net = system_of(chosen).build(args["v_feat_dim"] - ENDPOINTS, args["t_feat_dim"])

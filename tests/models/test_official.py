@@ -3,7 +3,6 @@
 import argparse
 import sys
 import types
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import torch
 
 from penumbra.models.checkpoints import read_official
 from penumbra.tasks.grounding.runs import RunError
+from penumbra.tasks.grounding.training.checkpoints import read_weights
 from penumbra.tasks.grounding.training.loop import train
-from penumbra.tasks.grounding.training.stage import read_weights
 from tests.grounding_data import job, settings
 
 
@@ -46,13 +45,12 @@ def test_options_of_every_kind_are_read(
 
 def test_fine_tuning_starts_from_a_checkpoint(tmp_path: Path) -> None:
     first = settings({"epochs": 2})
-    train(job(tmp_path / "first", first, count=8))
+    train(*job(tmp_path / "first", first, count=8))
     weights = read_weights(str(tmp_path / "first"))
     for epochs, tolerance in ((0, 0.0), (1, 1e-6)):
         later_on = {"epochs": epochs, "learning_rate": 1e-9, "start_from": str(tmp_path / "first")}
-        work = job(tmp_path / str(epochs), settings(later_on), count=8)
-        train(replace(work, weights=weights))
-        later = read_weights(str(work.folder))
+        train(*job(tmp_path / str(epochs), settings(later_on), count=8))
+        later = read_weights(str(tmp_path / str(epochs)))
         for name, value in weights.items():
             torch.testing.assert_close(later[name], value, atol=tolerance, rtol=0)
     with pytest.raises(RunError, match="holds no checkpoint"):

@@ -7,7 +7,7 @@ from torch import Tensor
 from penumbra.models.grounding import Inputs
 from penumbra.models.losses import Targets
 from penumbra.models.spans import to_spans
-from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.batches.examples import Examples
 
 ENDPOINTS = 2  # channels of a clip in addition to its features
 BATCHES_A_GROUP = 16  # that are sorted by length together; more of them need less padding and are mixed less
@@ -102,8 +102,6 @@ class DeviceData:
     def __init__(
         self,
         examples: Examples,
-        videos: Features,
-        texts: Features,
         device: torch.device,
         *,
         batch_size: int = 32,
@@ -112,14 +110,13 @@ class DeviceData:
         negatives_apart: bool = False,
         existence: bool = False,
     ) -> None:
-        self.examples, self.device, self.clip_length = examples, device, videos.clip_length
+        self.examples, self.device, self.clip_length = examples, device, examples.videos.clip_length
         self.batch_size, self.hard_levels, self.group_by_length = batch_size, hard_levels, group_by_length
         self.negatives_apart = negatives_apart
         self.sentences = SentencesOfVideos(examples) if existence else None
-        self.videos = videos.to(device)
-        self.texts = texts.to(device)
-        columns = torch.stack((examples.clip_scores, examples.clip_relevant.float()), dim=1)
-        self.clips = Features(columns, examples.clip_offsets).to(device)
+        self.videos, self.texts, self.clips = (
+            it.to(device) for it in (examples.videos, examples.texts, examples.clips)
+        )
         names = ("video", "text", "windows", "window_count", "extremes")
         self.columns = {name: getattr(examples, name).to(device) for name in names}
         self.host = {name: getattr(examples, name).numpy() for name in ("video", "text")}
@@ -144,38 +141,39 @@ class DeviceData:
         return Inputs(video, video_mask, text.float(), text_mask, hard_text.float(), hard_mask)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
+        """Return the rows of each batch of an epoch, on the CPU, as a function of both numbers."""
         if self.group_by_length:
             return length_groups(self.videos.host_lengths[self.host["video"]], self.batch_size, seed, epoch)
         return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
+        """Return what the model reads of some rows, and their ground truth."""
         rows = apart(rows, self.host["video"]) if self.negatives_apart else rows
-        hard, hard_present = self._hard_negatives(rows)
+        index, hard, present = rows.to(self.device, non_blocking=True), None, None
+        if self.hard_levels:
+            hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]  # [levels, batch]
+            if self.hard_levels < len(hard):
+                drawn = torch.rand(hard.shape).argsort(0)[: self.hard_levels].sort(0).values
+                hard, present = hard.gather(0, drawn), present.gather(0, drawn)
+            present = present.to(self.device, non_blocking=True)
         inputs = self.inputs(rows, hard)
-        index = rows.to(self.device, non_blocking=True)
         mask = inputs.video_mask
         scores, relevant = self.clips.gather(index, mask.shape[1])[0].unbind(-1)
         high, low = draw_pairs(relevant > 0, mask, self.columns["extremes"][index])
-        windows, present = self._windows(index)
+        windows, window_mask = self._windows(index)
         seconds = mask.sum(1)[:, None] * self.clip_length
         spans = to_spans(windows / seconds[..., None])  # [batch, windows, 2]
-        false = None
-        if self.sentences is not None:  # the next query of the batch, which a batch of one lacks, and hard negatives
-            queries = rows.numpy() if len(rows) > 1 else np.zeros(0, np.int64)
-            following = torch.from_numpy(self.sentences.lack(queries, np.roll(queries, -1))).view(-1, len(rows))
-            false = following.to(self.device, non_blocking=True)
-            false = false if hard_present is None else torch.cat((false, hard_present))
-        return inputs, Targets(spans, present, scores, mask, high, low, hard_present, false=false)
+        false = self._false(rows, present)
+        return inputs, Targets(spans, window_mask, scores, mask, high, low, present, false=false)
 
-    def _hard_negatives(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the texts [levels, batch] of the rows' hard negatives, and which of them exist."""
-        if not self.hard_levels:
-            return None, None
-        hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]
-        if self.hard_levels < len(hard):
-            drawn = torch.rand(hard.shape).argsort(0)[: self.hard_levels].sort(0).values
-            hard, present = hard.gather(0, drawn), present.gather(0, drawn)
-        return hard, present.to(self.device, non_blocking=True)
+    def _false(self, rows: Tensor, hard_present: Tensor | None) -> Tensor | None:
+        """Return which texts [texts, batch] are false of the videos: of the next query of the batch, and hard ones."""
+        if self.sentences is None:
+            return None
+        queries = rows.numpy() if len(rows) > 1 else np.zeros(0, np.int64)  # a batch of one has no next query
+        following = torch.from_numpy(self.sentences.lack(queries, np.roll(queries, -1))).view(-1, len(rows))
+        false = following.to(self.device, non_blocking=True)
+        return false if hard_present is None else torch.cat((false, hard_present))
 
     def _windows(self, index: Tensor) -> tuple[Tensor, Tensor]:
         windows, count = self.columns["windows"][index], self.columns["window_count"][index]

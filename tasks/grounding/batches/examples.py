@@ -20,8 +20,9 @@ from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import read_features
 
 SMALLEST_NORM = 1e-5
-ROWS_AT_ONCE = 2**16  # whose norms are computed together, in float32
-FRAMES_SINCE = 2  # version of `patch_features`
+NO_CLIPS = np.zeros((0, 2), np.float32)
+LEVELS = 3
+STAGE = "training"
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Features:
     """Rows of many videos or texts in one tensor: rows `offsets[i]` to `offsets[i + 1]` belong to the i-th one.
 
     `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `encoders` are the channels of
-    each encoder, whose part of a row is divided by its norm plus 1e-5, in `norms` [rows, encoders], when it is
-    gathered: so features stay in half precision. `patches` of the videos are loaded for VDI's motion only.
+    each encoder, whose part of a row is divided by its norm plus 1e-5 when it is gathered: so features stay in half
+    precision. `patches` of the videos are loaded for VDI's motion only.
     """
 
     values: Tensor
@@ -38,7 +39,6 @@ class Features:
     index: dict[str, int] = field(default_factory=dict)
     clip_length: float = 0.0
     encoders: tuple[int, ...] = ()
-    norms: Tensor | None = None
     patches: "VideoPatches | None" = None
 
     @cached_property
@@ -62,8 +62,7 @@ class Features:
 
     def to(self, device: torch.device) -> "Features":
         values = self.values if len(self.values) else self.values.new_zeros(1, *self.values.shape[1:])
-        norms = None if self.norms is None else self.norms.to(device)
-        return replace(self, values=values.to(device), norms=norms, patches=self.patches and self.patches.to(device))
+        return replace(self, values=values.to(device), patches=self.patches and self.patches.to(device))
 
     def longest(self, rows: np.ndarray, multiple: int = 1) -> int:
         """Return the length of the longest item among `rows`, rounded up to a multiple, at most the longest of all."""
@@ -74,12 +73,11 @@ class Features:
         """Return items [...] as [..., longest, channels] with zeros for padding, and their mask [..., longest]."""
         place = torch.arange(longest, device=items.device)
         mask = place < self.lengths[items][..., None]
-        index = torch.where(mask, self.starts[items][..., None] + place, 0)
-        rows = self.values[index]
-        if self.norms is not None:
-            rows, norms = rows.float(), self.norms[index]
-            for part, norm in zip(torch.split(rows, list(self.encoders), -1), norms.unbind(-1), strict=True):
-                part.div_(norm[..., None])
+        rows = self.values[torch.where(mask, self.starts[items][..., None] + place, 0)]
+        if self.encoders:
+            rows = rows.float()
+            for part in torch.split(rows, list(self.encoders), -1):
+                part.div_(part.norm(dim=-1, keepdim=True) + SMALLEST_NORM)
         return rows.masked_fill_(~mask.view(mask.shape + (1,) * (rows.dim() - mask.dim())), 0), mask
 
     def unusable(self) -> set[str]:
@@ -110,15 +108,10 @@ class VideoPatches:
 
 
 def load_patches(artifact: Artifact, index: Mapping[str, int]) -> VideoPatches | None:
-    """Return the patches of the videos in `index`, or None; raise `FeatureError` if an older version made them."""
-    store, columns = Store(), ["vid", "grid", "patches", "scale", "frames"]
-    if store.manifest(artifact).stage_version < FRAMES_SINCE:
-        raise FeatureError(
-            f"{artifact.path} is of an older version, without the frames' own vectors: run extract-features "
-            f"{artifact.dataset} --param videos.patches=true again"
-        )
+    """Return the patches of the videos in `index`, or None if there are none."""
+    columns = ["vid", "grid", "patches", "scale", "frames"]
     counts, found = np.zeros(len(index) + 1, np.int64), dict[int, list[np.ndarray]]()
-    for part in store.parts(artifact, columns):
+    for part in Store().parts(artifact, columns):
         for vid, grid, data, scale, frames in zip(*(part[name] for name in columns), strict=True):
             row = index.get(vid.as_py())
             if row is not None:
@@ -133,6 +126,9 @@ def load_patches(artifact: Artifact, index: Mapping[str, int]) -> VideoPatches |
     return VideoPatches(*(Features(torch.from_numpy(np.concatenate(column)), offsets) for column in several))
 
 
+# -- features of one or several encoders -------------------------------------------------------------------------------
+
+
 def load_features(artifact: Artifact) -> Features:
     """Return all rows of a features artifact as tensors; raise `FeatureError` if it has none."""
     table = read_features(artifact)
@@ -144,11 +140,11 @@ def load_features(artifact: Artifact) -> Features:
 
 def normalised(features: Features, longest: int | None) -> Features:
     """Return the first `longest` rows of each item, to be divided by their norms as the published loaders do."""
-    lengths = features.lengths if longest is None else features.lengths.clamp(max=longest)
-    values = features.values if longest is None else features.values[_rows(features.offsets[:-1], lengths)]
-    offsets = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0)))
-    norms = [part.float().norm(dim=1, keepdim=True) + SMALLEST_NORM for part in torch.split(values, ROWS_AT_ONCE)]
-    return Features(values, offsets, features.index, features.clip_length, (features.channels,), torch.cat(norms))
+    features = replace(features, encoders=(features.channels,))
+    if longest is None:
+        return features
+    lengths = features.lengths.clamp(max=longest)
+    return replace(features, values=features.values[_rows(features.starts, lengths)], offsets=_offsets(lengths))
 
 
 def joined(sources: Sequence[Features]) -> Features:
@@ -163,60 +159,63 @@ def joined(sources: Sequence[Features]) -> Features:
     names = [name for name in sources[0].index if all(name in source.index for source in sources)]
     rows = [torch.tensor([source.index[name] for name in names], dtype=torch.long) for source in sources]
     lengths = torch.stack([s.lengths[r] for s, r in zip(sources, rows, strict=True)]).amin(0)
-    places = [_rows(s.offsets[r], lengths) for s, r in zip(sources, rows, strict=True)]
-    values = torch.cat([source.values[place] for source, place in zip(sources, places, strict=True)], 1)
-    norms = [source.norms[place] for source, place in zip(sources, places, strict=True) if source.norms is not None]
-    offsets = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0)))
-    index = {name: row for row, name in enumerate(names)}
+    parts = [s.values[_rows(s.starts[r], lengths)] for s, r in zip(sources, rows, strict=True)]
     encoders = tuple(channels for source in sources for channels in source.encoders)
-    return Features(values, offsets, index, sources[0].clip_length, encoders, torch.cat(norms, 1) if norms else None)
+    index = {name: row for row, name in enumerate(names)}
+    return Features(torch.cat(parts, 1), _offsets(lengths), index, sources[0].clip_length, encoders)
 
 
 def together(first: Features, second: Features) -> Features:
     """Return the texts of two sources of the same encoder; a text that both have is the first's."""
-    before, norms = len(first.offsets) - 1, [it.norms for it in (first, second) if it.norms is not None]
+    before = len(first.offsets) - 1
     return replace(
         first,
         values=torch.cat((first.values, second.values)),
         offsets=torch.cat((first.offsets, first.offsets[-1] + second.offsets[1:])),
         index={name: row + before for name, row in second.index.items()} | first.index,
-        norms=torch.cat(norms) if norms else None,
     )
 
 
 def _rows(starts: Tensor, lengths: Tensor) -> Tensor:
-    ends = lengths.cumsum(0)
-    return torch.arange(int(ends[-1]) if len(ends) else 0) + (starts - ends + lengths).repeat_interleave(lengths)
+    """Return the numbers of `lengths` rows from each of `starts`, one after the other."""
+    offsets = _offsets(lengths)
+    return torch.arange(int(offsets[-1])) + (starts - offsets[:-1]).repeat_interleave(lengths)
 
 
-LEVELS = 3
-STAGE = "training"
+def _offsets(lengths: Tensor) -> Tensor:
+    return torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0)))
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Examples:
-    """N queries, as tensors on the CPU; lists of different lengths are one after the other, with their offsets."""
+    """N queries as tensors on the CPU, and the features that they refer to."""
 
-    qids: tuple[str, ...]
-    video: Tensor  # [N], rows of the features
+    rows: tuple[Mapping[str, Any], ...]  # of the table `annotations`
+    videos: Features
+    texts: Features
+    video: Tensor  # [N], items of the features
     text: Tensor  # [N]
     hard: Tensor  # [3, N], those of the hard negatives; of the query's own text where it has none
     hard_present: Tensor  # [3, N]
     windows: Tensor  # [N, W, 2] in seconds
     window_count: Tensor  # [N]
     duration: Tensor  # [N] in seconds
-    clip_scores: Tensor  # one number a clip
-    clip_relevant: Tensor
-    clip_offsets: Tensor  # [N + 1]
+    clips: Features  # of each query's clips, their score and whether they are relevant
     extremes: Tensor  # [N, 2], relevant clips of the highest and the lowest score; -1 where clips have no scores
-    in_video: Tensor  # rows of the texts of other moments of the same video
-    in_video_offsets: Tensor  # [N + 1]
+    in_video: tuple[list[int], ...]  # [N], the texts of other moments of the same video
     parts: tuple[tuple[str, str], ...] = ()  # static and dynamic query, or the query twice; () if the model reads none
     rejected: tuple[dict[str, str], ...] = ()  # queries that can't be used, with their reasons
     notes: Counter[str] = field(default_factory=Counter)  # what queries lack
 
     def __len__(self) -> int:
-        return len(self.qids)
+        return len(self.rows)
+
+    @property
+    def qids(self) -> tuple[str, ...]:
+        return tuple(row["qid"] for row in self.rows)
 
 
 def clip_range(start: float, end: float, clips: int, clip_length: float) -> tuple[int, int]:
@@ -241,9 +240,9 @@ def make_examples(
     """
     bad_videos, bad_texts = videos.unusable(), texts.unusable()
     usable = texts.index.keys() - bad_texts
-    good, rejected, notes = [], [], Counter[str]()
+    good, hard, inside, rejected, notes = [], list[dict[int, str]](), list[list[str]](), [], Counter[str]()
     for row in rows:
-        vid, query = row["vid"], row["query"]
+        qid, vid, query = row["qid"], row["vid"], row["query"]
         faults = (
             (vid not in videos.index, "no features of its video", vid),
             (query not in texts.index, "no features of its text", query),
@@ -251,66 +250,67 @@ def make_examples(
             (query in bad_texts, "features of its text are empty or hold a NaN", query),
         )
         if found := [fault for is_so, *fault in faults if is_so]:
-            rejected.append(rejection(row["qid"], stage, *found[0]))
+            rejected.append(rejection(qid, stage, *found[0]))
             continue
-        levels = {level: text for level, text in negatives.get(row["qid"], {}).items() if text in usable}
-        if negatives and len(levels) < LEVELS:
-            notes[f"query with {len(levels)} of {LEVELS} hard negatives"] += 1
-        others = [text for text in (in_video or {}).get(row["qid"], ()) if text in usable]
-        if in_video is not None and not others and row.get("split", "train") == "train":
+        good.append(row)
+        hard.append({level: text for level, text in negatives.get(qid, {}).items() if text in usable})
+        inside.append([text for text in (in_video or {}).get(qid, ()) if text in usable])
+        if negatives and len(hard[-1]) < LEVELS:
+            notes[f"query with {len(hard[-1])} of {LEVELS} hard negatives"] += 1
+        if in_video is not None and not inside[-1] and row.get("split", "train") == "train":
             notes["query without a negative in its video"] += 1
-        good.append((row, levels, others))
-    examples = _examples(good, videos, texts)
-    if parts is not None:
-        halves = tuple(parts.get(row["qid"], (row["query"], row["query"])) for row, _, _ in good)
-        notes["query that has no static and dynamic part"] += sum(static == dynamic for static, dynamic in halves)
-        examples = replace(examples, parts=halves)
-    return replace(examples, rejected=tuple(rejected), notes=+notes)
+    halves = None if parts is None else [parts.get(row["qid"], (row["query"],) * 2) for row in good]
+    notes["query that has no static and dynamic part"] += sum(static == dynamic for static, dynamic in halves or ())
+    examples = _examples(good, hard, inside, videos, texts)
+    return replace(examples, parts=tuple(halves or ()), rejected=tuple(rejected), notes=+notes)
 
 
 def _examples(
-    good: Sequence[tuple[Mapping[str, Any], Mapping[int, str], Sequence[str]]], videos: Features, texts: Features
+    rows: Sequence[Mapping[str, Any]],
+    hard: Sequence[Mapping[int, str]],
+    inside: Sequence[Sequence[str]],
+    videos: Features,
+    texts: Features,
 ) -> Examples:
-    most = max((len(row["windows"]) for row, _, _ in good), default=1) or 1
-    windows, lengths = torch.zeros(len(good), most, 2), videos.lengths
-    clips, hard, present = [], [], []
-    for number, (row, levels, _) in enumerate(good):
-        if row["windows"]:
-            windows[number, : len(row["windows"])] = torch.tensor(row["windows"], dtype=torch.float32)
-        clips.append(_clips(row, int(lengths[videos.index[row["vid"]]]), videos.clip_length))
-        hard.append([texts.index[levels.get(level, row["query"])] for level in range(1, LEVELS + 1)])
-        present.append([level in levels for level in range(1, LEVELS + 1)])
-    scores, relevant, extremes = zip(*clips, strict=True) if clips else ((), (), ())
-    counts = [len(part) for part in scores]
+    counts = [len(row["windows"]) for row in rows]
+    windows = torch.zeros(len(rows), max(counts, default=1) or 1, 2)
+    for number, row in enumerate(rows):
+        windows[number, : counts[number]] = torch.tensor(row["windows"], dtype=torch.float32).view(-1, 2)
+    video = torch.tensor([videos.index[row["vid"]] for row in rows], dtype=torch.long)
+    lengths = videos.lengths[video]
+    clips = [_clips(row, count, videos.clip_length) for row, count in zip(rows, lengths.tolist(), strict=True)]
+    levels = range(1, LEVELS + 1)
+    own = [
+        [texts.index[row["query"] if level not in of else of[level]] for row, of in zip(rows, hard, strict=True)]
+        for level in levels
+    ]
     return Examples(
-        qids=tuple(row["qid"] for row, _, _ in good),
-        video=torch.tensor([videos.index[row["vid"]] for row, _, _ in good], dtype=torch.long),
-        text=torch.tensor([texts.index[row["query"]] for row, _, _ in good], dtype=torch.long),
-        hard=torch.tensor(hard, dtype=torch.long).view(-1, LEVELS).T.contiguous(),
-        hard_present=torch.tensor(present, dtype=torch.bool).view(-1, LEVELS).T.contiguous(),
+        rows=tuple(rows),
+        videos=videos,
+        texts=texts,
+        video=video,
+        text=torch.tensor([texts.index[row["query"]] for row in rows], dtype=torch.long),
+        hard=torch.tensor(own, dtype=torch.long),
+        hard_present=torch.tensor([[level in of for of in hard] for level in levels], dtype=torch.bool),
         windows=windows,
-        window_count=torch.tensor([len(row["windows"]) for row, _, _ in good], dtype=torch.long),
-        duration=torch.tensor([row["duration"] for row, _, _ in good], dtype=torch.float64),
-        clip_scores=torch.from_numpy(np.concatenate([*scores, np.zeros(0, np.float32)])),
-        clip_relevant=torch.from_numpy(np.concatenate([*relevant, np.zeros(0, bool)])),
-        clip_offsets=torch.tensor([0, *np.cumsum(counts)], dtype=torch.long),
-        extremes=torch.tensor(extremes, dtype=torch.long).view(-1, 2),
-        in_video=torch.tensor([texts.index[text] for _, _, others in good for text in others], dtype=torch.long),
-        in_video_offsets=torch.tensor([0, *np.cumsum([len(others) for _, _, others in good])], dtype=torch.long),
+        window_count=torch.tensor(counts, dtype=torch.long),
+        duration=torch.tensor([row["duration"] for row in rows], dtype=torch.float64),
+        clips=Features(torch.from_numpy(np.concatenate([NO_CLIPS, *(it for it, _ in clips)])), _offsets(lengths)),
+        extremes=torch.tensor([extremes for _, extremes in clips], dtype=torch.long).view(-1, 2),
+        in_video=tuple([texts.index[text] for text in others] for others in inside),
     )
 
 
-def _clips(row: Mapping[str, Any], clips: int, clip_length: float) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    """Return scores [clips], relevance [clips], and the relevant clips of the highest and lowest score."""
-    scores, relevant = np.zeros(clips, np.float32), np.zeros(clips, bool)
-    judged = row.get("saliency") or []
+def _clips(row: Mapping[str, Any], clips: int, clip_length: float) -> tuple[np.ndarray, tuple[int, int]]:
+    """Return score and relevance [clips, 2], and the relevant clips of the highest and lowest score."""
+    values, judged = np.zeros((clips, 2), np.float32), row.get("saliency") or []
     if judged:
         places = np.minimum([clip["clip"] for clip in judged], clips - 1)
         sums = np.array([sum(clip["scores"]) for clip in judged])
         order = np.argsort(sums)  # unstable as in the published loader, whose ties it decides
-        scores[places], relevant[places] = sums, True
-        return scores, relevant, (int(places[order[-1]]), int(places[order[0]]))
+        values[places, 0], values[places, 1] = sums, 1
+        return values, (int(places[order[-1]]), int(places[order[0]]))
     for start, end in row["windows"]:
         first, last = clip_range(start, end, clips, clip_length)
-        scores[first : last + 1], relevant[first : last + 1] = 1, True
-    return scores, relevant, (-1, -1)
+        values[first : last + 1] = 1
+    return values, (-1, -1)

@@ -235,7 +235,7 @@ class Calibration(RunStage):
         found = []
         if len(examples) and self.evidence:
             check_widths(loaded, model, system)
-            found = system.predict(model.to(device), system.data(examples, loaded.videos, loaded.texts, device))
+            found = system.predict(model.to(device), system.data(examples, device))
         known, table = [kinds[one.qid] for one in found], dict[str, float]()
         rejected = list(examples.rejected)
         if len({kind == TRUE for kind in known}) == 2:

@@ -174,7 +174,7 @@ def _own_figures(loaded: Loaded, model: nn.Module, system: System[Any], settings
     if not len(examples):
         return {}
     device = device_of()
-    return system.figures(model.to(device), system.data(examples, loaded.videos, loaded.texts, device))
+    return system.figures(model.to(device), system.data(examples, device))
 
 
 def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

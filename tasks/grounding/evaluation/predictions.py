@@ -23,7 +23,6 @@ from penumbra.tasks.grounding.evaluation.existence import (
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics import EvaluationError
-from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of, require_checkpoints, run_name, settings_of
 from penumbra.tasks.stage import is_planned, logger, run, work_of
 
@@ -125,7 +124,7 @@ def predict_rows(
     if len(prepared):
         check_widths(loaded, model, system)
         device = device_of()
-        data = system.data(prepared, loaded.videos, loaded.texts, device)
+        data = system.data(prepared, device)
         model.to(device)
         started = time.perf_counter()
         predictions = system.predict(model, data)
@@ -142,8 +141,8 @@ def predict_rows(
 
 
 def ranking_of(predictions: Manifest) -> Ranking:
-    """Return how windows were made for predictions of any version."""
-    return Settings.of_manifest({"ranking": predictions.parameters["ranking"]}).ranking
+    """Return how windows were made for predictions."""
+    return Ranking.model_validate(predictions.parameters["ranking"])
 
 
 def sources_of_run(

@@ -4,7 +4,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.models.losses import Losses
-from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import BaseSettings, ModelConfig
 from penumbra.tasks.stage import Parameters
 
@@ -31,19 +31,6 @@ class Prediction:
     windows: np.ndarray
     saliency: np.ndarray
     evidence: np.ndarray = field(default_factory=lambda: np.zeros(0))
-
-
-class TrainingData(Protocol):
-    """Queries with all that a family trains on, on one device."""
-
-    def __len__(self) -> int:
-        """Return the number of queries."""
-
-    def batches(self, seed: int, epoch: int) -> list[Tensor]:
-        """Return the rows of each batch of an epoch, on the CPU, as a function of both numbers."""
-
-    def batch(self, rows: Tensor) -> tuple[Any, Any]:
-        """Return inputs and targets for the family's objective."""
 
 
 class System(ABC, Generic[Config]):
@@ -76,8 +63,8 @@ class System(ABC, Generic[Config]):
         """Return the video and text feature widths of a model that has these weights."""
 
     @abstractmethod
-    def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> TrainingData:
-        """Return queries ready for `objective` and `predict`."""
+    def data(self, examples: Examples, device: torch.device) -> Any:
+        """Return queries on a device, ready for `objective` and `predict`; `DeviceData` or what has its methods."""
 
     @abstractmethod
     def objective(self, model: nn.Module) -> nn.Module:
@@ -166,10 +153,6 @@ class HardNegativeModel(ModelConfig):
     """A model with or without SHINE's negatives."""
 
     losses: LossConfig = LossConfig()
-
-    @property
-    def label(self) -> str:
-        return self.name + "+shine" * self.losses.shine + "+existence" * (self.losses.existence > 0)
 
     @property
     def reads(self) -> set[str]:

@@ -14,7 +14,7 @@ from penumbra.models.loss_settings import BMDETRLosses
 from penumbra.models.losses import Targets, mean_over
 from penumbra.models.spans import to_spans, to_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, draw_pairs
-from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig, Prediction
 from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outputs_of, predict
 
@@ -60,10 +60,6 @@ class BMDETRConfig(DETRConfig):
         return {"weighted_decoder": True} if self.as_published == "paper" else {}
 
     @property
-    def label(self) -> str:
-        return self.name + "+existence" * (self.losses.existence > 0)
-
-    @property
     def reads(self) -> set[str]:
         kinds = {"in_video": {"in_video_negatives"}, "generated": {"negatives"}, "none": set[str]()}
         return kinds.get(self.losses.negatives, {"in_video_negatives", "negatives"})
@@ -81,21 +77,14 @@ def negative_pools(examples: Examples, kind: Negatives) -> tuple[Tensor, Tensor,
 
     The third says which of the texts are generated, and so false of the whole video.
     """
-    number = torch.arange(len(examples))
-    owners, rows = [number[:0]], [number[:0]]
-    if kind in ("in_video", "both"):
-        owners.append(number.repeat_interleave(examples.in_video_offsets.diff()))
-        rows.append(examples.in_video)
-    if kind in ("generated", "both"):
-        present = examples.hard_present.T
-        owners.append(present.nonzero()[:, 0])
-        rows.append(examples.hard.T[present])
-    owner = torch.cat(owners)
-    counts = torch.bincount(owner, minlength=len(examples))
-    offsets = torch.cat((torch.zeros(1, dtype=torch.long), counts.cumsum(0)))
-    order = owner.argsort(stable=True)
-    generated = torch.arange(len(owner)) >= len(owner) - (len(rows[-1]) if kind in ("generated", "both") else 0)
-    return torch.cat(rows)[order], offsets, generated[order]
+    rows, generated, counts = list[int](), list[bool](), [0]
+    for others, hard, present in zip(examples.in_video, examples.hard.T, examples.hard_present.T, strict=True):
+        inside = others if kind in ("in_video", "both") else []
+        made = hard[present].tolist() if kind in ("generated", "both") else []
+        rows += [*inside, *made]
+        generated += [False] * len(inside) + [True] * len(made)
+        counts.append(len(rows))
+    return torch.tensor(rows, dtype=torch.long), torch.tensor(counts), torch.tensor(generated, dtype=torch.bool)
 
 
 def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
@@ -191,16 +180,14 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
     models = (BMDETRConfig,)
     has_static_shapes = False  # a batch holds different videos, not videos of like length
 
-    def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> BackgroundData:
+    def data(self, examples: Examples, device: torch.device) -> BackgroundData:
         """See `System.data`. A video that is cut to its first clips ends there."""
         training, losses = self.settings.training, self.config.loss_settings
-        end = self._end(videos.clip_length)
+        end = self._end(examples.videos.clip_length)
         if end is not None:
             examples = replace(examples, duration=examples.duration.clamp(max=end))
         return BackgroundData(
             examples,
-            videos,
-            texts,
             device,
             batch_size=training.batch_size,
             negatives=losses.negatives,

@@ -17,7 +17,7 @@ from penumbra.models.moment_detr import MomentDETR, MomentDETRSettings
 from penumbra.models.qd_detr import QDDETR, QDDETRSettings
 from penumbra.models.spans import rank_windows, snap_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, apart
-from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import ModelConfig, Ranking
 from penumbra.tasks.grounding.families.base import (
     HEAD,
@@ -105,12 +105,10 @@ class DETRSystem(System[ADETR]):
         video, text = (len(weights[f"{part}_projection.stages.0.norm.weight"]) for part in ("video", "text"))
         return video - ENDPOINTS, text
 
-    def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> DeviceData:
+    def data(self, examples: Examples, device: torch.device) -> DeviceData:
         training, losses = self.settings.training, self.config.loss_settings
         return DeviceData(
             examples,
-            videos,
-            texts,
             device,
             batch_size=training.batch_size,
             hard_levels=losses.hard_levels,

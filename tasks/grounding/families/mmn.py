@@ -22,7 +22,7 @@ from penumbra.models.mmn import MapInputs, MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, segment_means
 from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
-from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import ModelConfig
 from penumbra.tasks.grounding.families.base import HEAD, HardNegativeModel, Objective, Prediction, System, evaluating
 from penumbra.tasks.grounding.metrics import ordering_metrics
@@ -65,18 +65,11 @@ class MapData:
     """Queries by video, and their features, on one device. A batch is `batch_size` videos with their sentences."""
 
     def __init__(
-        self,
-        examples: Examples,
-        videos: Features,
-        texts: Features,
-        device: torch.device,
-        sizes: MMNSettings,
-        losses: MMNLosses,
-        batch_size: int,
+        self, examples: Examples, device: torch.device, sizes: MMNSettings, losses: MMNLosses, batch_size: int
     ) -> None:
         self.examples, self.device, self.sizes = examples, device, sizes
         self.batch_size, self.losses = batch_size, losses
-        self.videos, self.texts = videos.to(device), texts.to(device)
+        self.videos, self.texts = examples.videos.to(device), examples.texts.to(device)
         self.cells = candidate_cells(sizes.clips, sizes.counts).to(device)
         windows = examples.windows.clamp(min=0).minimum(examples.duration.float()[:, None, None])  # end with the video
         present = torch.arange(windows.shape[1]) < examples.window_count[:, None]
@@ -170,9 +163,9 @@ class MMNSystem(System[AnMMN]):
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
         return weights["clip_projection.weight"].shape[1], len(weights["sentences.norm.weight"])
 
-    def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> MapData:
-        sizes, losses = self.config.sizes(videos.channels, texts.channels), self.config.loss_settings
-        return MapData(examples, videos, texts, device, sizes, losses, self.settings.training.batch_size)
+    def data(self, examples: Examples, device: torch.device) -> MapData:
+        sizes = self.config.sizes(examples.videos.channels, examples.texts.channels)
+        return MapData(examples, device, sizes, self.config.loss_settings, self.settings.training.batch_size)
 
     def objective(self, model: nn.Module) -> nn.Module:
         return Objective(model, model.forward, partial(mmn_losses, settings=self.config.loss_settings), self.bf16)

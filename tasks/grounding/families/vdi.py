@@ -5,7 +5,7 @@ Motion (`losses.spatial_dynamics`) takes `patch_features`. Prediction reads no p
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -150,8 +150,9 @@ class VDISystem(MMNSystem[VDIConfig]):
         width, hidden = weights["text_encoder.model.text_projection.weight"].shape
         return width, hidden
 
-    def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> VDIData:
-        """See `System.data`; only the strings of `texts` are used. Raise `FeatureError` for another CLIP's patches."""
+    def data(self, examples: Examples, device: torch.device) -> VDIData:
+        """See `System.data`; texts are token ids. Raise `FeatureError` for another CLIP's patches."""
+        videos, texts = examples.videos, examples.texts
         encoder = load(Clip(encoder=self.config.clip_encoder), on_cpu=True)
         side, width = patch_sizes(encoder)
         if videos.patches is not None and videos.patches.states.values.shape[1:] != (side**2, width):
@@ -160,7 +161,9 @@ class VDISystem(MMNSystem[VDIConfig]):
         parts = sorted({part for pair in examples.parts for part in pair} - texts.index.keys())
         ids = token_ids([*names, *parts], encoder)
         options = self.config.of_clip(videos.channels), self.config.loss_settings, self.settings.training.batch_size
-        return VDIData(examples, videos, ids, device, *options, has_motion=self.config.losses.spatial_dynamics > 0)
+        return VDIData(
+            replace(examples, texts=ids), device, *options, has_motion=self.config.losses.spatial_dynamics > 0
+        )
 
     def objective(self, model: nn.Module) -> Objective:
         net, weights = cast(vdi.VDI, model), self.config.loss_settings

@@ -189,7 +189,7 @@ class Grounder:
         examples = make_examples(rows, {}, videos, text_features, "predict")
         if examples.rejected:
             raise RunError(f"the model can't predict this: {examples.rejected[0]['reason']}")
-        predictions = self.system.predict(self.model, self.system.data(examples, videos, text_features, self.device))
+        predictions = self.system.predict(self.model, self.system.data(examples, self.device))
         calibrator = self.calibrator
         existence = calibrator.of(predictions) if calibrator else [None] * len(predictions)
         return [

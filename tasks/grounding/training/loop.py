@@ -12,7 +12,7 @@ import platform
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,15 +23,16 @@ from torch import Tensor, nn
 
 from penumbra.models.checkpoints import CheckpointError, load_weights
 from penumbra.tasks.devices import device_of, fast_cpu_matmul
-from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.base import Prediction, TrainingData
+from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import align, means, retrieval_scores
 from penumbra.tasks.grounding.runs import SETTINGS, RunError
 from penumbra.tasks.grounding.training.checkpoints import (
     Checkpoint,
     optimiser_tensors,
     read_checkpoint,
+    read_weights,
     restore_optimiser,
     write_checkpoint,
 )
@@ -40,35 +41,15 @@ from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.progress import counting
 
 LOOK_EVERY = 100  # steps between two checks of the losses: each waits for the device
-Windows = list[list[float]]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A training that is ready to begin: settings, queries and features (on the CPU), and the run's folder.
-
-    `truth` holds the windows of the validation queries in seconds, by qid; `weights` are the weights to start from.
-    """
-
-    settings: Settings
-    train: Examples
-    validation: Examples
-    truth: dict[str, Windows]
-    videos: Features
-    texts: Features
-    folder: Path
-    weights: dict[str, Tensor] | None = None
-
-
-def rank() -> int:
-    """Return the number of this process among those that train together; 0 makes the artifact."""
-    return int(os.environ.get("RANK", "0"))
 
 
 def validation_metrics(
-    predictions: list[Prediction], truth: dict[str, Windows], settings: Settings
+    predictions: list[Prediction], truth: dict[str, list[list[float]]], settings: Settings
 ) -> dict[str, float]:
-    """Return the retrieval metrics of the validation queries, and "chosen_by", which chooses the best epoch."""
+    """Return the retrieval metrics of the validation queries, and "chosen_by", which chooses the best epoch.
+
+    `truth` holds the windows of the queries in seconds, by qid.
+    """
     known = {p.qid: p.windows.tolist() for p in predictions if truth.get(p.qid)}
     windows = align(known, {qid: truth[qid] for qid in known}).until(settings.ranking.truth_ends)
     metrics = means(retrieval_scores(windows))
@@ -133,26 +114,35 @@ class TrainingStep:
 class Trainer:
     """A run on this process's device; `accelerator` connects its processes, of which the main one calls `observe`."""
 
-    def __init__(self, job: Job, accelerator: Accelerator, observe: Observer = lambda progress: None) -> None:
-        self.job, self.accelerator, self.observe = job, accelerator, observe
-        config = job.settings.training
+    def __init__(
+        self,
+        settings: Settings,
+        training: Examples,
+        validation: Examples,
+        folder: Path,
+        accelerator: Accelerator,
+        observe: Observer = lambda progress: None,
+    ) -> None:
+        self.settings, self.folder, self.accelerator, self.observe = settings, folder, accelerator, observe
+        config = settings.training
         self.device = accelerator.device if accelerator.num_processes > 1 else device_of()
         torch.manual_seed(config.seed)  # the same first weights in every process
-        self.system = system_of(job.settings)
-        self.model = self.system.build(job.videos.channels, job.texts.channels)
-        if job.weights is not None:
+        self.system = system_of(settings)
+        self.model = self.system.build(training.videos.channels, training.texts.channels)
+        if config.start_from:
             try:
-                load_weights(self.model, with_fresh_head(self.model, job.weights))
+                load_weights(self.model, with_fresh_head(self.model, read_weights(config.start_from)))
             except CheckpointError as error:
                 raise RunError(str(error)) from None
         self.model.to(self.device).train()
         groups = self.system.parameters(self.model)
         self.optimiser = make_optimiser(groups, config.learning_rate, config.weight_decay, config.betas)
-        features = job.videos.to(self.device), job.texts.to(self.device)  # one copy for both
-        self.data: TrainingData = self.system.data(job.train, *features, self.device)
-        self.validation: TrainingData | None = None
+        videos, texts = training.videos.to(self.device), training.texts.to(self.device)  # one copy for both
+        self.data = self.system.data(replace(training, videos=videos, texts=texts), self.device)
+        self.truth = {row["qid"]: row["windows"] for row in validation.rows}
+        self.validation: Any = None
         if accelerator.is_main_process:
-            self.validation = self.system.data(job.validation, *features, self.device)
+            self.validation = self.system.data(replace(validation, videos=videos, texts=texts), self.device)
         self.epoch, self.step_number, self.history = 0, 0, list[Row]()
         self.best, self.waited = -torch.inf, 0
         torch.manual_seed(config.seed * accelerator.num_processes + accelerator.process_index + 1)
@@ -165,7 +155,7 @@ class Trainer:
 
     def run(self) -> list[Row]:
         """Train to the end; return the rows of the `metrics` table, without the run's name."""
-        config = self.job.settings.training
+        config = self.settings.training
         if not config.epochs:
             self._save(improved=True)  # the weights of start_from, to predict with
         while self.epoch < config.epochs and self.waited < config.patience:
@@ -173,7 +163,7 @@ class Trainer:
         return self.history
 
     def run_epoch(self) -> None:
-        config, started = self.job.settings.training, time.perf_counter()
+        config, started = self.settings.training, time.perf_counter()
         learning_rate = config.learning_rate_at(self.epoch)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate * group["scale"]
@@ -209,7 +199,7 @@ class Trainer:
             step = self.step_number + int(bad.nonzero()[0, 0]) + 1
             raise RunError(
                 f"the loss is not a finite number at step {step} (epoch {self.epoch + 1}); the checkpoint of epoch "
-                f"{self.epoch} is kept in {self.job.folder}. Try a smaller learning_rate, or precision=float32."
+                f"{self.epoch} is kept in {self.folder}. Try a smaller learning_rate, or precision=float32."
             )
         self.step_number += len(pending)
         for name, total in zip(names, values.double().sum(0).tolist(), strict=True):
@@ -221,7 +211,7 @@ class Trainer:
         answer = [False, self.best]
         if self.validation is not None and len(self.validation):
             predictions = self.system.predict(self.model, self.validation)
-            metrics = validation_metrics(predictions, self.job.truth, self.job.settings)
+            metrics = validation_metrics(predictions, self.truth, self.settings)
             self._record("validation", metrics)
             answer = [metrics["chosen_by"] > self.best, max(self.best, metrics["chosen_by"])]
         elif self.validation is not None:
@@ -253,8 +243,8 @@ class Trainer:
             "history": self.history,
         }
         if improved:
-            write_checkpoint(self.job.folder, "best", Checkpoint(weights, state))
-        write_checkpoint(self.job.folder, "last", Checkpoint(weights | moments | random_states, state))
+            write_checkpoint(self.folder, "best", Checkpoint(weights, state))
+        write_checkpoint(self.folder, "last", Checkpoint(weights | moments | random_states, state))
 
     def _random_states(self) -> dict[str, Tensor]:
         """Return the random state of every process's CPU and GPU [processes, bytes]."""
@@ -267,16 +257,16 @@ class Trainer:
 
     def _resume(self) -> None:
         """Continue from the last checkpoint, if there is one; raise `RunError` if the processes read different ones."""
-        last, processes = read_checkpoint(self.job.folder, "last"), self.accelerator.num_processes
+        last, processes = read_checkpoint(self.folder, "last"), self.accelerator.num_processes
         if processes > 1:
             step = torch.tensor([-1 if last is None else int(last.state["step"])], device=self.device)
             if len(set(cast(Tensor, gather(step)).tolist())) > 1:
-                raise RunError(f"hosts read different checkpoints in {self.job.folder}: PENUMBRA_RUNS must be shared")
+                raise RunError(f"hosts read different checkpoints in {self.folder}: PENUMBRA_RUNS must be shared")
         if last is None:
             return
         if last.state["processes"] != processes:
             raise RunError(
-                f"{self.job.folder} was begun with {last.state['processes']} processes: continue with the same number, "
+                f"{self.folder} was begun with {last.state['processes']} processes: continue with the same number, "
                 "or remove the folder"
             )
         load_weights(self.model, last.part("model."))
@@ -290,7 +280,14 @@ class Trainer:
         self.best = -torch.inf if last.state["best"] is None else last.state["best"]
 
 
-def train(job: Job, observe: Observer = lambda progress: None) -> list[Row]:
+def train(
+    settings: Settings,
+    training: Examples,
+    validation: Examples,
+    folder: Path,
+    observe: Observer = lambda progress: None,
+) -> list[Row]:
+    """Train in this process, or in its share of several; return the rows of the `metrics` table without the run."""
     keep_memory()
     # a loss that is switched off leaves weights without a gradient, for which DDP would wait
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)
@@ -299,14 +296,14 @@ def train(job: Job, observe: Observer = lambda progress: None) -> list[Row]:
     on_cpu = several and device.type == "cpu"
     accelerator = Accelerator(cpu=on_cpu, device_placement=several, kwargs_handlers=[parallel])
     if accelerator.is_main_process:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        widths = {"video": job.videos.channels, "text": job.texts.channels}
-        described = {"settings": job.settings.model_dump(mode="json"), "features": widths}
-        (job.folder / SETTINGS).write_text(json.dumps(described, indent=1), encoding="utf-8")
-        for draft in job.folder.glob(".*"):
+        folder.mkdir(parents=True, exist_ok=True)
+        widths = {"video": training.videos.channels, "text": training.texts.channels}
+        described = {"settings": settings.model_dump(mode="json"), "features": widths}
+        (folder / SETTINGS).write_text(json.dumps(described, indent=1), encoding="utf-8")
+        for draft in folder.glob(".*"):
             draft.unlink() if draft.is_file() else shutil.rmtree(draft)
     accelerator.wait_for_everyone()
-    trainer = Trainer(job, accelerator, observe)
+    trainer = Trainer(settings, training, validation, folder, accelerator, observe)
     with fast_cpu_matmul(trainer.device, trainer.system.has_static_shapes):
         history = trainer.run()
     if accelerator.num_processes > 1:

@@ -1,7 +1,7 @@
 """The settings of a run: the models that exist, the presets of the papers (presets.yaml), and how they are combined."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, reduce
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from penumbra.artifacts.differences import flat
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.data.dataset import Dataset, read_rows
 from penumbra.tasks.features.extraction import FeaturesParameters
-from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS, BaseSettings, ModelConfig
+from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS, BaseSettings, ModelConfig, declaring
 from penumbra.tasks.grounding.families import families
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.stage import Parameters, logger, merge
@@ -25,12 +25,6 @@ DEFAULT = QDDETRConfig.model_fields["name"].default
 KEY = re.compile(r"[0-9a-f]{1,16}")
 FEW, SMALL = 500, "small"  # training queries below which this preset is the default
 WITH_ANY_MODEL = {"losses.shine"}  # settings that choose no model
-REMOVED = {  # settings of older versions, which changed nothing that is still read
-    "training": {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled", "device"},
-    "model": {"fixed_target", "in_video", "most_sentences", "without_negative"},  # of training alone
-    "inputs": {"patch_features"},
-    "ranking": {"batch_size"},
-}
 
 
 def _with_name(values: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -88,45 +82,18 @@ class Settings(BaseSettings):
             inputs["text_encoder"] = self.inputs.text_features
         return {name: group for name, group in ({"model": self.model.determines()} | values).items() if group}
 
-    @classmethod
-    def of_manifest(cls, parameters: Mapping[str, Any]) -> "Settings":
-        """Return the settings of a run of any version; raise `ValidationError` if they do not fit this one."""
-        groups = {name: _without(values, REMOVED.get(name, set())) for name, values in parameters.items()}
-        model, training, inputs = (groups.setdefault(name, {}) for name in ("model", "training", "inputs"))
-        if (model.get("name"), model.get("as_published")) == ("bm_detr", "paper"):  # it meant "corrected" once
-            model["as_published"] = "paper" if model["ablation"].get("weighted_decoder") else "corrected"
-        drop, held_out = training.pop("learning_rate_drop", None), training.pop("held_out", None)
-        if drop is not None and not training.get("milestones"):
-            training["milestones"] = drop
-        if held_out is not None and not training.get("validation"):
-            training["validation"] = held_out
-        encoders, text_encoder = inputs.pop("video_encoders", ()), inputs.pop("text_encoder", None)
-        if encoders:
-            inputs["video_features"] = encoders
-        if text_encoder:
-            inputs["text_features"] = text_encoder
-        return cls.model_validate(groups)
-
-
-def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {
-        name: _without(value, names) if isinstance(value, Mapping) else value
-        for name, value in values.items()
-        if name not in names
-    }
-
 
 def non_default_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a manifest that differ from the defaults, and the model's name, by their full names.
+    """Return the settings of a run that differ from the defaults, and the model's name, by their full names.
 
     All settings are returned if this version can't read them.
     """
     try:
-        settings = Settings.of_manifest(parameters)
+        settings = Settings.model_validate(parameters)
     except ValidationError:
         return dict(flat(parameters))
-    others = settings.model_dump(mode="json", exclude={"model"}, exclude_defaults=True)
-    return dict(flat({"model": settings.model.non_defaults(), **others}))
+    values = settings.model_dump(mode="json", exclude_defaults=True)
+    return dict(flat(merge({"model": {"name": settings.model.name}}, values)))
 
 
 Preset = Annotated[
@@ -192,42 +159,33 @@ def model_name(preset: str | None, model: Mapping[str, Any]) -> str:
 
 
 def layered(preset: str | None, *layers: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Return a preset's settings, overridden by layers in their order; raise `PenumbraError` if it is unknown."""
+    """Return a preset's settings, overridden by layers in their order; raise `PenumbraError` if it is unknown.
+
+    The model is the one that is named last. Of a layer for another model, settings are kept that both models share:
+    the width of one DETR is another's.
+    """
     every = [{group: dict(values) for group, values in layer.items()} for layer in (preset_named(preset), *layers)]
     merged = {name: values for name, values in reduce(merge, every).items() if name not in ("needs", "features")}
-    return Settings.model_validate({**merged, "model": _merged_model([layer.get("model", {}) for layer in every])})
-
-
-def _merged_model(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge layers of model parameters for the model that is named last.
-
-    Parameters of a layer for another model are kept if both models share them: the width of one DETR is another's.
-    """
     names = [DEFAULT]
-    for layer in layers:
-        names.append(layer.get("name", names[-1]))
-    merged: dict[str, Any] = {}
-    for layer, name in zip(layers, names[1:], strict=True):
-        other = name != names[-1] and name in MODELS and names[-1] in MODELS
-        merged = merge(merged, _shared(layer, MODELS[name], MODELS[names[-1]]) if other else dict(layer))
-    return {**merged, "name": names[-1]}
+    for layer in every:
+        names.append(layer.get("model", {}).get("name", names[-1]))
+    model: dict[str, Any] = {}
+    for layer, name in zip(every, names[1:], strict=True):
+        values = layer.get("model", {})
+        if name != names[-1] and name in MODELS and names[-1] in MODELS:
+            values = _shared(values, MODELS[name], MODELS[names[-1]])
+        model = merge(model, values)
+    return Settings.model_validate({**merged, "model": {**model, "name": names[-1]}})
 
 
-def _shared(values: Mapping[str, Any], first: type[Parameters], second: type[Parameters]) -> dict[str, Any]:
-    """Return the values of fields that two groups of parameters inherit from the same class."""
+def _shared(values: Mapping[str, Any], first: type[ModelConfig], second: type[ModelConfig]) -> dict[str, Any]:
+    """Return the values of settings that two models inherit from the same class, and of unknown ones."""
 
-    def owner(group: type[Parameters], field: str) -> type:
-        return next(kind for kind in group.__mro__ if field in vars(kind).get("__annotations__", {}))
+    def of_both(group: Mapping[str, Any], one: dict[str, type], other: dict[str, type]) -> dict[str, Any]:
+        return {name: value for name, value in group.items() if one.get(name) is other.get(name)}
 
-    kept: dict[str, Any] = {}
-    for name, value in values.items():
-        fields = [group.model_fields.get(name) for group in (first, second)]
-        if fields[0] is None:
-            kept[name] = value  # a mistake, which validation reports
-        elif name == "ablation" and issubclass(first, ModelConfig) and issubclass(second, ModelConfig):
-            kept[name] = {n: v for n, v in value.items() if first.declaration_of(n) is second.declaration_of(n)}
-        elif fields[1] is not None and isinstance(value, Mapping):
-            kept[name] = _shared(value, fields[0].annotation, fields[1].annotation)  # type: ignore[arg-type]
-        elif fields[1] is not None and owner(first, name) is owner(second, name):
-            kept[name] = value
-    return kept
+    kept = of_both(values, declaring(first), declaring(second))
+    losses = of_both(values.get("losses", {}), declaring(first.loss_fields()), declaring(second.loss_fields()))
+    ablation = of_both(values.get("ablation", {}), first.ablations(), second.ablations())
+    groups = {"losses": losses, "ablation": ablation}
+    return {**kept, **{name: groups[name] for name in groups if name in values}}

@@ -4,6 +4,7 @@ The checkpoints lie in the run's folder (`PENUMBRA_RUNS`), which is named after 
 never done twice, and a killed one continues after its last epoch.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.models.checkpoints import CheckpointError, load_weights
 from penumbra.tasks.devices import device_of
+from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.families import system_of
@@ -34,9 +36,9 @@ from penumbra.tasks.grounding.runs import (
     run_folder,
     weights_path,
 )
-from penumbra.tasks.grounding.training.checkpoints import read_best, read_weights
+from penumbra.tasks.grounding.training.checkpoints import read_best
 from penumbra.tasks.grounding.training.logs import progress_shown
-from penumbra.tasks.grounding.training.loop import Job, rank, train
+from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.presets import Settings, preset_named
 from penumbra.tasks.stage import Stage, logger, run, side_effect_task, work_of
 
@@ -85,15 +87,15 @@ class TrainingRun(Stage):
 
     def part(self, piece: int) -> Part:
         folder, name = run_folder(self.artifact), run_name(self.settings, self.artifact.key)
-        job, epoch = load_job(self.sources, self.settings, folder), last_epoch(folder)
+        (training, validation), epoch = load_examples(self.sources, self.settings), last_epoch(folder)
         resumed = f", resuming at epoch {epoch + 1}" if epoch else ""
         logger().info("%s: on %s%s", name, device_of(), resumed)
         with progress_shown(self.settings, folder, self.sources.annotations.dataset, name) as observe:
-            history = train(job, observe)
+            history = train(self.settings, training, validation, folder, observe)
         rows = [{"run": name, **row} for row in history if row["name"] != SECONDS]
         measured = {SECONDS: sum(row["value"] for row in history if row["name"] == SECONDS)}
-        rejected, kept = [*job.train.rejected, *job.validation.rejected], len(job.train) + len(job.validation)
-        notes = job.train.notes + job.validation.notes
+        rejected, kept = [*training.rejected, *validation.rejected], len(training) + len(validation)
+        notes = training.notes + validation.notes
         files = best_checkpoint(folder)
         return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes, measured=measured, files=files)
 
@@ -121,7 +123,7 @@ def train_model(sources: Sources, settings: Settings) -> Artifact:
     their share of each batch and wait for it.
     """
     stage = TrainingRun(sources.read_by(settings.model), settings)
-    if rank():
+    if int(os.environ.get("RANK", "0")):
         _take_share(stage)
     return run(stage)
 
@@ -129,22 +131,18 @@ def train_model(sources: Sources, settings: Settings) -> Artifact:
 @side_effect_task("share of a training")
 def _take_share(stage: TrainingRun) -> None:
     if not Store().has(stage.artifact):
-        train(load_job(stage.sources, stage.settings, run_folder(stage.artifact)))
+        train(stage.settings, *load_examples(stage.sources, stage.settings), run_folder(stage.artifact))
 
 
-def load_job(sources: Sources, settings: Settings, folder: Path) -> Job:
-    """Read the inputs of a training; queries that cannot be used are rejected with their reason."""
+def load_examples(sources: Sources, settings: Settings) -> tuple[Examples, Examples]:
+    """Return the queries to train on and to validate on; those that can't be used are rejected with their reason."""
     loaded = load(sources, settings.inputs)
-    train_rows, validation_rows = split_rows(loaded, settings)
-    training, validation = (loaded.examples_of(rows, STAGE) for rows in (train_rows, validation_rows))
+    training, validation = (loaded.examples_of(rows, STAGE) for rows in split_rows(loaded, settings))
     if not len(training):
         reasons = Counter(row["reason"] for row in training.rejected).most_common(1)
         why = f"{reasons[0][1]:,} were left out for {reasons[0][0]!r}" if reasons else "the split train is empty"
         raise PenumbraError(f"no query can be trained on: {why}")
-    truth = {str(row["qid"]): row["windows"] for row in validation_rows}
-    start_from = settings.training.start_from
-    weights = read_weights(start_from) if start_from else None
-    return Job(settings, training, validation, truth, loaded.videos, loaded.texts, folder, weights)
+    return training, validation
 
 
 def split_rows(loaded: Loaded, settings: Settings) -> tuple[Rows, Rows]:
@@ -182,7 +180,7 @@ def run_name(settings: Settings, key: str) -> str:
 def settings_of(metrics: Manifest | Work) -> Settings:
     """Return the settings in the manifest of a run; raise `RunError` if this version can't use them."""
     try:
-        return Settings.of_manifest(metrics.parameters["settings"])
+        return Settings.model_validate(metrics.parameters["settings"])
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(map(str, fault["loc"]))

@@ -42,7 +42,7 @@ def prepared(pairs: dict[str, list[str]] | None = None) -> Examples:
 
 def background(**changes: Any) -> BackgroundData:
     chosen: dict[str, Any] = {"batch_size": 8, "negatives": "in_video", **changes}
-    return BackgroundData(chosen.pop("examples", prepared()), videos(), texts(COUNT), CPU, **chosen)
+    return BackgroundData(chosen.pop("examples", prepared()), CPU, **chosen)
 
 
 def bm_settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
@@ -112,9 +112,7 @@ def numbered(windows: list[list[float]], clips: int, clip_length: float, **chang
         "saliency": changes.pop("saliency", None),
     }
     examples = make_examples([row], {}, video, texts(1))
-    return BackgroundData(
-        examples, video, texts(1), CPU, batch_size=1, negatives="none", shifting=BMDETROptions(**changes)
-    )
+    return BackgroundData(examples, CPU, batch_size=1, negatives="none", shifting=BMDETROptions(**changes))
 
 
 def clips_of(batch: tuple[Inputs, Targets]) -> tuple[list[int], list[int], list[float]]:
@@ -184,16 +182,16 @@ def test_moments_that_can_not_be_shifted_stay(windows: list[list[float]], change
 def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:
     system = system_of(bm_settings(losses={"negatives": "generated"}))
     model = system.build(videos().channels, texts(COUNT).channels)
-    data = system.data(prepared(), videos(), texts(COUNT), CPU)
+    data = system.data(prepared(), CPU)
     alone = system_of(bm_settings(losses={"negatives": "none"}))
-    other = alone.data(prepared(), videos(), texts(COUNT), CPU)
+    other = alone.data(prepared(), CPU)
     for one, two in zip(system.predict(model, data), alone.predict(model, other), strict=True):
         np.testing.assert_array_equal(one.windows, two.windows)
         np.testing.assert_array_equal(one.saliency, two.saliency)
     cut = system_of(
         system.settings.model_copy(update={"inputs": system.settings.inputs.model_copy(update={"longest_video": 4})})
     )
-    shorter = cut.data(prepared(), videos(), texts(COUNT), CPU)
+    shorter = cut.data(prepared(), CPU)
     assert float(shorter.examples.duration.max()) == 8.0  # type: ignore[attr-defined]
     assert max(found.windows[:, :2].max() for found in cut.predict(model, shorter)) <= 8.0
 
@@ -202,10 +200,10 @@ def test_a_negative_takes_probability_away(tmp_path: Path) -> None:
     chosen = bm_settings()
     system, examples = system_of(chosen), prepared()
     model = system.build(videos().channels, texts(COUNT).channels)
-    found = system.figures(model, system.data(examples, videos(), texts(COUNT), CPU))
+    found = system.figures(model, system.data(examples, CPU))
     assert found["queries with a negative"] == sum(row["vid"] > "v2" for row in rows(COUNT))
     for side in ("inside", "outside"):
         assert 0 < found[f"joint probability {side}"] < found[f"probability {side}"] < 1
     without = system_of(bm_settings(model={"frame_matcher": False}))
     net = without.build(videos().channels, texts(COUNT).channels)
-    assert without.figures(net, without.data(examples, videos(), texts(COUNT), CPU)) == {}
+    assert without.figures(net, without.data(examples, CPU)) == {}

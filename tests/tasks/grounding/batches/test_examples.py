@@ -62,7 +62,7 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
                 "saliency": [{"clip": c, "scores": s} for c, s in judged] or None,
             }
         )
-    found = DeviceData(make_examples(annotations, {}, video, text), video, text, CPU)
+    found = DeviceData(make_examples(annotations, {}, video, text), CPU)
     batch, wanted = found.batch(torch.arange(len(annotations))), golden.targets()
     close(batch[0].video, golden.tensor("in.src_vid"), 1e-6)
     close(batch[0].text, golden.tensor("in.src_txt"), 1e-6)
@@ -149,7 +149,7 @@ def test_a_window_has_at_least_one_clip_inside_the_video(
 def test_of_many_windows_five_are_drawn_anew() -> None:
     found = rows(2)
     found[0]["windows"] = [[float(n), n + 1.0] for n in range(8)]
-    many = DeviceData(make_examples(found, {}, videos(), texts(2)), videos(), texts(2), CPU)
+    many = DeviceData(make_examples(found, {}, videos(), texts(2)), CPU)
     torch.manual_seed(0)
     drawn = set()
     for _ in range(20):
@@ -164,7 +164,7 @@ def test_of_many_windows_five_are_drawn_anew() -> None:
 def test_a_step_may_read_one_hard_negative_of_a_query_drawn_anew() -> None:
     levels = [negatives(rows(2))["q0"], {2: "text 1 2"}]
     found = make_examples(rows(2), dict(zip(("q0", "q1"), levels, strict=True)), videos(), texts(2))
-    data = DeviceData(found, videos(), texts(2), CPU, hard_levels=1)
+    data = DeviceData(found, CPU, hard_levels=1)
     torch.manual_seed(0)
     drawn = set()
     for _ in range(40):

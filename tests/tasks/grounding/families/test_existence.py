@@ -13,15 +13,14 @@ from penumbra.tasks.grounding.evaluation.existence import TRUE, balanced, best_t
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.loop import with_fresh_head
 from penumbra.tasks.grounding.training.presets import Settings
-from tests.grounding_data import CHANNELS, TINY, data, rows, texts, videos
+from tests.grounding_data import CHANNELS, TINY, data, model_of, rows, texts, videos
 
-MAP = {"hidden": 16, "clips": 4, "counts": (3,)}
-SMALL_MAP = {"proposal": 16, "joint": 8, "kernel": 3, "layers": 1, "segments": 8}
+MAP = {"hidden": 16, "clips": 4, "counts": (3,), "proposal": 16, "joint": 8, "kernel": 3, "layers": 1, "segments": 8}
 OF_MODEL: dict[str, dict[str, Any]] = {
     "qd_detr": {**TINY, "losses": {"shine": True}},
     "moment_detr": {**TINY, "losses": {"shine": True}},
     "bm_detr": {**TINY, "alignment": 8, "shifting": True, "losses": {"negatives": "both"}},
-    "mmn": {**MAP, "ablation": SMALL_MAP, "losses": {"shine": True}},
+    "mmn": {**MAP, "losses": {"shine": True}},
 }
 TEXTS = {"qd_detr": 5, "moment_detr": 5, "bm_detr": 3, "mmn": 5}  # the query, another video's, its negatives
 every_model = pytest.mark.parametrize("name", OF_MODEL)
@@ -30,7 +29,7 @@ every_model = pytest.mark.parametrize("name", OF_MODEL)
 def settings(name: str, weight: float) -> Settings:
     values = OF_MODEL[name]
     losses = {**values["losses"], **({"existence": weight} if weight else {})}
-    return Settings.model_validate({"model": {"name": name, **values, "losses": losses}})
+    return Settings.model_validate({"model": model_of(**{**values, "name": name, "losses": losses})})
 
 
 def count(model: torch.nn.Module) -> int:
@@ -56,7 +55,7 @@ def test_a_head_learns_which_sentences_are_true(name: str) -> None:
     for module in model.modules():
         if hasattr(module, "p"):
             module.p = 0.0
-    found = system.data(data(12), videos(), texts(12), torch.device("cpu"))
+    found = system.data(data(12), torch.device("cpu"))
     objective, optimiser = system.objective(model), torch.optim.Adam(model.parameters(), 1e-2)
     history = []
     for epoch in range(25):
@@ -75,7 +74,7 @@ def test_a_step_asks_false_texts_and_knows_which_they_are(name: str) -> None:
     system = system_of(settings(name, 1.0))
     torch.manual_seed(0)
     model = system.build(CHANNELS, CHANNELS).train()
-    found = system.data(data(12), videos(), texts(12), torch.device("cpu"))
+    found = system.data(data(12), torch.device("cpu"))
     inputs, targets = found.batch(found.batches(0, 0)[0])
     outputs = model(inputs) if name == "mmn" else model(inputs, negative=True)
     assert outputs.existence is not None
@@ -91,8 +90,10 @@ def test_a_query_of_the_same_video_is_no_false_sentence_for_bm_detr() -> None:
     values = {**OF_MODEL["bm_detr"], "name": "bm_detr", "shifting": False}
     kinds = {}
     for kind in ("generated", "in_video"):
-        chosen = Settings.model_validate({"model": {**values, "losses": {"negatives": kind, "existence": 1.0}}})
-        found: Any = system_of(chosen).data(data(12), videos(), texts(12), torch.device("cpu"))
+        chosen = Settings.model_validate(
+            {"model": model_of(**values | {"losses": {"negatives": kind, "existence": 1.0}})}
+        )
+        found: Any = system_of(chosen).data(data(12), torch.device("cpu"))
         kinds[kind] = found.batch(found.batches(0, 0)[0])[1].false[1]
     assert kinds["generated"].all()
     assert not kinds["in_video"].any()
@@ -105,8 +106,8 @@ def test_every_family_has_evidence(name: str, weight: float) -> None:
     system = system_of(settings(name, weight))
     model = system.build(CHANNELS, CHANNELS).eval()
     examples = data(12)
-    predicted = system.predict(model, system.data(examples, videos(), texts(12), torch.device("cpu")))
-    alone = system.predict(model, system.data(data(1), videos(), texts(12), torch.device("cpu")))
+    predicted = system.predict(model, system.data(examples, torch.device("cpu")))
+    alone = system.predict(model, system.data(data(1), torch.device("cpu")))
     assert len(system.evidence) == (1 if weight else {"bm_detr": 3}.get(name, 2))
     assert {one.evidence.shape for one in predicted} == {(len(system.evidence),)}
     np.testing.assert_allclose(alone[0].evidence, predicted[0].evidence, rtol=1e-4, atol=1e-5)

@@ -20,6 +20,7 @@ from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.families.vdi import VDIConfig
 from penumbra.tasks.grounding.training.presets import MODELS, Settings, with_preset
 from penumbra.tasks.grounding.training.stage import TrainingRun
+from tests.grounding_data import model_of
 
 pytestmark = pytest.mark.slow
 
@@ -51,11 +52,10 @@ from penumbra.flows.parameters import in_full
 from penumbra.flows.parameters import resolve_parameter_paths
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.loop import train
-from penumbra.tasks.grounding.training.stage import settings_of
 from prefect.utilities.callables import parameter_schema
 from tests.grounding_data import job, settings
 chosen = settings({"epochs": 1}, model={"name": "toy", "wheels": 3})
-rows = train(job(Path("run"), chosen, count=8))
+rows = train(*job(Path("run"), chosen, count=8))
 print(json.dumps({
     "placed": resolve_parameter_paths(train_grounding, {"wheels": 3, "model": {"name": "toy"}}),
     "told": "  model.wheels: int = 4" in in_full("train-grounding", "all"),
@@ -172,7 +172,7 @@ def test_settings_of_a_model_without_its_name_are_for_the_presets_model() -> Non
 
 # -- ablation ----------------------------------------------------------------------------------------------------------
 
-OLDER = {
+IN_KEYS: dict[str, dict[str, Any]] = {  # the form in which keys hold a model's settings
     "qd_detr": {"queries": 5, "text_attention": "official", "losses": {"shine": True, "quotient": 4, "fine": 0.0}},
     "moment_detr": {"alignment": 64, "losses": {"align": 0.02, "coarse_terms": ["intra"]}},
     "bm_detr": {"shift_below": None, "losses": {"negatives": "both", "saliency": 1.0}},
@@ -181,37 +181,14 @@ OLDER = {
 }
 
 
-@pytest.mark.parametrize("name", OLDER)
-def test_settings_of_older_runs_are_read_and_keep_their_keys(name: str) -> None:
-    model = {"name": name, **OLDER[name]}
-    older = Settings.model_validate({"model": model})
-    assert older.determines() == {"model": model}
-    again = Settings.model_validate(older.model_dump(mode="json"))
-    assert again == older
-    losses = {"shine", "negatives", "spatial_dynamics"} & OLDER[name]["losses"].keys()
-    flat = {**OLDER[name], **OLDER[name]["losses"]}
-    newer = {key: value for key, value in flat.items() if key not in {"losses", *losses}}
-    chosen = {"name": name, "losses": {key: flat[key] for key in losses}, "ablation": newer}
-    assert Settings.model_validate({"model": chosen}) == older
-
-
-def test_settings_that_are_gone_are_left_out_of_older_runs() -> None:
-    older = {"name": "mmn", "losses": {"most_sentences": 3, "shine": True}, "ablation": {"in_video": True, "pool": 1}}
-    wanted = Settings.model_validate({"model": {"name": "mmn", "losses": {"shine": True}, "ablation": {"pool": 1}}})
-    gone = {"ranking": {"batch_size": 100}, "inputs": {"patch_features": None}}
-    assert Settings.of_manifest({"model": older, **gone}) == wanted
-
-
-def test_a_bm_detr_of_an_older_version_keeps_its_decoder() -> None:
-    sources, dump = sources_of_nothing(), {}
-    for chosen in ("corrected", "paper"):
-        settings = Settings.model_validate({"model": {"name": "bm_detr", "as_published": chosen}})
-        dump = TrainingRun(sources, settings).parameters()["settings"]
-        again = Settings.of_manifest(dump).model
-        assert (again.as_published, again.network_options.weighted_decoder) == (chosen, chosen == "paper")  # type: ignore[attr-defined]
-    older = {**dump, "model": {**dump["model"], "ablation": {}}}  # "paper", which was the default
-    assert not Settings.of_manifest(older).model.network_options.weighted_decoder
-    assert Settings.of_manifest(older).determines() == {"model": {"name": "bm_detr"}}
+@pytest.mark.parametrize("name", IN_KEYS)
+def test_keys_hold_ablations_among_the_models_settings_and_losses(name: str) -> None:
+    model = {"name": name, **IN_KEYS[name]}
+    flat = {**model, **model["losses"]}
+    losses = {key: flat.pop(key) for key in ("shine", "negatives", "spatial_dynamics") if key in flat}
+    chosen = Settings.model_validate({"model": model_of(**{**flat, "losses": losses})})
+    assert chosen.determines() == {"model": model}
+    assert Settings.model_validate(chosen.model_dump(mode="json")) == chosen
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import torch
 
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.mmn import MapData
-from penumbra.tasks.grounding.training.loop import Job, train
+from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.presets import Settings
 from tests import grounding_data
-from tests.grounding_data import CHANNELS, features, negatives, rows
+from tests.grounding_data import CHANNELS, features, model_of, negatives, rows
 
 pytestmark = pytest.mark.slow
 
@@ -30,23 +30,15 @@ SMALL = {
 CPU = torch.device("cpu")
 
 
-def settings(
-    training: dict[str, Any] | None = None, model: dict[str, Any] | None = None, losses: dict[str, Any] | None = None
-) -> Settings:
+def settings(training: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **losses: Any) -> Settings:
     usual = {"epochs": 2, "batch_size": 3, "learning_rate": 3e-3, "clip_norm": 5.0, "evaluate_every": 1}
-    chosen = {"name": "mmn", **SMALL, **(model or {}), "losses": losses or {}}
-    return Settings.model_validate({"model": chosen, "training": {**usual, **(training or {})}})
-
-
-def job(folder: Path, chosen: Settings) -> Job:
-    return replace(grounding_data.job(folder), settings=chosen)
+    chosen = model_of(**{"name": "mmn", **SMALL, **(model or {})})
+    return Settings.model_validate({"model": {**chosen, "losses": losses}, "training": {**usual, **(training or {})}})
 
 
 def data(chosen: Settings, count: int = 24, **changes: Any) -> MapData:
     prepared = grounding_data.data(count)
-    found = system_of(chosen).data(
-        replace(prepared, **changes), grounding_data.videos(), grounding_data.texts(count), CPU
-    )
+    found = system_of(chosen).data(replace(prepared, **changes), CPU)
     assert isinstance(found, MapData)
     return found
 
@@ -56,21 +48,21 @@ def values(history: list[dict[str, Any]], name: str) -> list[float]:
 
 
 def test_training_learns_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
-    losses = {"shine": True, "hard_order": 1.0, "hard_overlap": 1.0, "full_epochs": 8}
-    chosen = settings({"epochs": 8}, losses=losses)
-    whole = train(job(tmp_path / "whole", chosen))
+    weights = {"hard_order": 1.0, "hard_overlap": 1.0, "full_epochs": 8}
+    chosen = settings({"epochs": 8}, weights, shine=True)
+    whole = train(*grounding_data.job(tmp_path / "whole", chosen))
     assert values(whole, "total")[-1] < 0.9 * values(whole, "total")[0]
     assert values(whole, "hard_order")[0] > 0
     assert values(whole, "hard_overlap")[-1] < values(whole, "hard_overlap")[0]
-    train(job(tmp_path / "parts", settings({"epochs": 3}, losses=losses)))
-    after = train(job(tmp_path / "parts", chosen))
+    train(*grounding_data.job(tmp_path / "parts", settings({"epochs": 3}, weights, shine=True)))
+    after = train(*grounding_data.job(tmp_path / "parts", chosen))
     for name in ("total", "gradient_norm", "mIoU"):
         assert values(after, name) == values(whole, name)
 
 
 def test_rate_and_contrastive_weight_fall_when_they_should(tmp_path: Path) -> None:
-    chosen = settings({"epochs": 4, "milestones": (1, 3)}, losses={"full_epochs": 2, "contrastive": 1.0})
-    history = train(job(tmp_path, chosen))
+    chosen = settings({"epochs": 4, "milestones": (1, 3)}, {"full_epochs": 2, "contrastive": 1.0})
+    history = train(*grounding_data.job(tmp_path, chosen))
     assert values(history, "learning_rate") == pytest.approx([3e-3, 3e-4, 3e-4, 3e-5])
     for epoch, total in enumerate(values(history, "total")):
         mutual = values(history, "among_sentences")[epoch] + values(history, "among_moments")[epoch]
@@ -91,7 +83,7 @@ def test_an_epoch_has_every_video_once_with_all_its_sentences() -> None:
 
 
 def test_a_sentence_has_its_own_text_video_and_windows() -> None:
-    found = data(settings(losses={"shine": True}))
+    found = data(settings(shine=True))
     found.batches(seed=0, epoch=0)
     batch = found.batch(torch.tensor([4, 2]))
     videos, texts, number = grounding_data.videos(), grounding_data.texts(24), 0
@@ -131,8 +123,7 @@ def test_videos_shorter_and_longer_than_the_map_with_one_sentence(tmp_path: Path
     row = {**rows(1)[0], "vid": "v", "duration": 2.0 * clips, "windows": [[0.0, 1.0]]}
     texts = grounding_data.texts(1)
     prepared = grounding_data.make_examples([row], negatives([row]), videos, texts)
-    work = Job(settings({"epochs": 1}), prepared, prepared, {"q0": row["windows"]}, videos, texts, tmp_path)
-    history = train(work)
+    history = train(settings({"epochs": 1}), prepared, prepared, tmp_path)
     assert np.isfinite([entry["value"] for entry in history]).all()
 
 

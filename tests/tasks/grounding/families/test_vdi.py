@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 
 from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.examples import make_examples
+from penumbra.tasks.grounding.batches.examples import Examples, make_examples
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.vdi import ClipText, VDIConfig, VDILossConfig, token_ids
-from penumbra.tasks.grounding.training.loop import Job, train
+from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
 from penumbra.tasks.text.visual_dynamic_queries import split_query
@@ -45,14 +45,12 @@ def test_a_query_is_split_where_it_has_both_parts(query: str, static: str | None
 
 def settings(**model: Any) -> Settings:
     return Settings(
-        model=VDIConfig(
-            **SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=VDILossConfig(shine=True), **model
-        ),
+        model=VDIConfig(clip_encoder="tiny-clip", losses=VDILossConfig(shine=True), ablation={**SMALL, **model}),
         training=Training(epochs=1, batch_size=4, learning_rate=1e-3, clip_norm=5.0, evaluate_every=1),
     )
 
 
-def job(folder: Path, chosen: Settings) -> Job:
+def examples() -> Examples:
     """Eight queries, the last without parts."""
     width = load(TINY).model.config.projection_dim
     found = rows(8)
@@ -64,15 +62,14 @@ def job(folder: Path, chosen: Settings) -> Job:
         found, grounding_data.negatives(found), videos, grounding_data.texts(8), parts={**parts, "q7": ("text 7",) * 2}
     )
     assert prepared.notes["query that has no static and dynamic part"] == 1
-    truth = {row["qid"]: row["windows"] for row in found}
-    return Job(chosen, prepared, prepared, truth, videos, grounding_data.texts(8), folder)
+    return prepared
 
 
 def test_the_text_encoder_learns_at_a_tenth_of_the_rate_and_all_losses_are_numbers(tmp_path: Path) -> None:
     chosen = settings()
-    work, system = job(tmp_path, chosen), system_of(chosen)
+    work, system = examples(), system_of(chosen)
     fresh = ClipText("tiny-clip").state_dict()
-    terms = {row["name"]: row["value"] for row in train(work)}
+    terms = {row["name"]: row["value"] for row in train(chosen, work, work, tmp_path)}
     assert terms["visual_context"] > 0
     assert "spatial_dynamics" not in terms  # there are no patch features here
     model = system.build(work.videos.channels, work.texts.channels)

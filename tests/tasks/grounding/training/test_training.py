@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_best, read_checkpoint, write_checkpoint
 from penumbra.tasks.grounding.training.logs import Progress
-from penumbra.tasks.grounding.training.loop import Job, Trainer, TrainingStep, train
+from penumbra.tasks.grounding.training.loop import Trainer, TrainingStep, train
 from penumbra.tasks.grounding.training.presets import Settings, with_preset
 from penumbra.tasks.grounding.training.stage import chosen_run, held_out_videos, settings_of
-from tests.grounding_data import job, settings
+from tests.grounding_data import CHANNELS, job, settings
 
 pytestmark = pytest.mark.slow
 Numbers = list[tuple[int, str, str, float]]
@@ -45,16 +44,16 @@ def last(folder: Path) -> Checkpoint:
 
 
 def test_training_learns_and_the_seed_decides_the_numbers(tmp_path: Path) -> None:
-    first, second = (train(job(tmp_path / name, settings({"epochs": 8}))) for name in "ab")
+    first, second = (train(*job(tmp_path / name, settings({"epochs": 8}))) for name in "ab")
     assert [row[:3] for row in numbers(first)] == [row[:3] for row in numbers(second)]
     assert [row[3] for row in numbers(first)] == pytest.approx([row[3] for row in numbers(second)], rel=1e-4, abs=1e-5)
     totals = [row["value"] for row in first if row["name"] == "total"]
     assert totals[-1] < 0.8 * totals[0]
-    other_seed = train(job(tmp_path / "c", settings({"epochs": 1, "seed": 7})))
+    other_seed = train(*job(tmp_path / "c", settings({"epochs": 1, "seed": 7})))
     assert [row["value"] for row in other_seed if row["name"] == "total"] != pytest.approx(totals[:1], rel=1e-3)
 
 
-def run_slowly(work: Job) -> None:
+def run_slowly(folder: Path, chosen: Settings) -> None:
     """Train with a pause after each epoch, so that the parent can kill it in the middle of one."""
 
     def pause(self: Trainer, *arguments: Any, look: Any = Trainer._add_losses) -> None:
@@ -62,15 +61,15 @@ def run_slowly(work: Job) -> None:
         time.sleep(0.2)
 
     Trainer._add_losses = pause  # type: ignore[method-assign]
-    train(work)
+    train(*job(folder, chosen))
 
 
 @pytest.mark.long
 def test_a_killed_run_continues_to_the_same_bytes(tmp_path: Path) -> None:
     chosen = settings({"epochs": 6, "evaluate_every": 2})
-    whole = train(job(tmp_path / "whole", chosen))
+    whole = train(*job(tmp_path / "whole", chosen))
     killed = tmp_path / "killed"
-    process = multiprocessing.get_context("spawn").Process(target=run_slowly, args=(job(killed, chosen),))
+    process = multiprocessing.get_context("spawn").Process(target=run_slowly, args=(killed, chosen))
     process.start()
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -82,7 +81,7 @@ def test_a_killed_run_continues_to_the_same_bytes(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert 2 <= last(killed).state["epoch"] < 6
-    assert numbers(train(job(killed, chosen))) == numbers(whole)
+    assert numbers(train(*job(killed, chosen))) == numbers(whole)
     one, other = last(killed).tensors, last(tmp_path / "whole").tensors
     assert one.keys() == other.keys()
     assert all(torch.equal(value, other[name]) for name, value in one.items())
@@ -91,7 +90,7 @@ def test_a_killed_run_continues_to_the_same_bytes(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(job(tmp_path, settings({"epochs": 1})))
+    train(*job(tmp_path, settings({"epochs": 1})))
     good, whole_step, calls = last(tmp_path), TrainingStep.__call__, []
 
     def step(self: Any, batch: Any) -> Any:
@@ -102,7 +101,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
 
     monkeypatch.setattr(TrainingStep, "__call__", step)
     with pytest.raises(RunError, match=r"not a finite number at step 5 \(epoch 2\).*of epoch 1 is kept in"):
-        train(job(tmp_path, settings({"epochs": 3})))
+        train(*job(tmp_path, settings({"epochs": 3})))
     kept = last(tmp_path)
     assert kept.state["epoch"] == 1
     assert all(torch.equal(value, kept.tensors[name]) for name, value in good.tensors.items())
@@ -111,7 +110,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
 def test_training_stops_when_nothing_improves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([10.0, 30.0, 20.0, 20.0, 20.0, 20.0])
     monkeypatch.setattr(loop, "validation_metrics", lambda *_: {"chosen_by": next(scores)})
-    train(job(tmp_path, settings({"epochs": 20, "patience": 3}), count=8))
+    train(*job(tmp_path, settings({"epochs": 20, "patience": 3}), count=8))
     best = read_best(tmp_path)
     assert best is not None
     assert (best.state["epoch"], last(tmp_path).state["epoch"]) == (2, 5)
@@ -123,7 +122,7 @@ def memory_around_an_epoch(folder: Path, found: Any) -> None:
     loop.keep_memory()
     blocks = [torch.ones(50_000) for _ in range(1_000)]
     used, blocks = blocks[::20], []
-    trainer = Trainer(job(folder, settings({"epochs": 1})), Accelerator(cpu=True))
+    trainer = Trainer(*job(folder, settings({"epochs": 1})), Accelerator(cpu=True))
     for measured in (lambda: None, trainer.run_epoch):
         measured()
         found.put(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6)
@@ -143,7 +142,7 @@ def test_an_epoch_returns_memory_that_was_freed(tmp_path: Path) -> None:
 
 def test_every_evaluation_is_reported_with_its_progress(tmp_path: Path) -> None:
     reported: list[Progress] = []
-    history = train(job(tmp_path, settings({"epochs": 3, "evaluate_every": 2}), count=8), reported.append)
+    history = train(*job(tmp_path, settings({"epochs": 3, "evaluate_every": 2}), count=8), reported.append)
     assert [(progress.epoch, progress.epochs) for progress in reported] == [(2, 3), (3, 3)]
     assert (reported[-1].history, reported[-1].left) == (history, 0)
     values = [row["value"] for row in history if row["name"] == "chosen_by"]
@@ -161,18 +160,21 @@ def test_the_learning_rate_falls_at_milestones() -> None:
 @pytest.mark.parametrize(("training", "shine"), [({}, False), ({"precision": "bf16"}, True)])
 def test_a_last_batch_of_one_query_trains(tmp_path: Path, name: str, shine: bool, training: dict[str, Any]) -> None:
     chosen = settings({"epochs": 1, **training}, model={"name": name}, losses={"shine": shine})
-    rows = train(job(tmp_path, chosen, count=9))
+    rows = train(*job(tmp_path, chosen, count=9))
     assert torch.isfinite(torch.tensor([row["value"] for row in rows if row["split"] == "train"])).all()
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
-    work = job(tmp_path)
-    other = system_of(settings(model={"name": "moment_detr"})).build(work.videos.channels, work.texts.channels)
-    with pytest.raises(RunError, match=r"another model than QDDETR: missing: .*; unknown: "):
-        train(replace(work, weights=other.state_dict()))
-    own = system_of(work.settings).build(97, work.texts.channels).state_dict()
-    with pytest.raises(RunError, match=r"of another shape: video_projection.*99"):
-        train(replace(work, weights=own))
+    others = (
+        (settings(model={"name": "moment_detr"}), CHANNELS, r"another model than QDDETR: missing: .*; unknown: "),
+        (settings(), 97, r"of another shape: video_projection.*99"),
+    )
+    for number, (chosen, width, message) in enumerate(others):
+        weights = system_of(chosen).build(width, CHANNELS).state_dict()
+        start = tmp_path / f"start {number}"
+        write_checkpoint(start, "best", Checkpoint({f"model.{name}": it for name, it in weights.items()}, {"epoch": 1}))
+        with pytest.raises(RunError, match=message):
+            train(*job(tmp_path / "run", settings({"start_from": str(start)})))
 
 
 @pytest.mark.parametrize(
@@ -222,37 +224,14 @@ def test_validation_holds_out_whole_videos() -> None:
 
 # -- settings ------------------------------------------------------------------------------------------------------
 
-OLDER = {  # the settings of a run of version 0.26, and what of them enters its key
-    "model": {"name": "qd_detr"},
-    "training": {
-        "milestones": [],
-        "learning_rate_drop": 150,
-        "held_out": 0.1,
-        "validation": [],
-        "device": "cpu",
-        "processes": 2,
-        "launch": "torchrun",
-        "nodes": 1,
-        "node_rank": 0,
-        "rendezvous": "",
-        "compiled": "no",
-    },
-    "inputs": {"video_encoders": ["i3d"], "text_encoder": "words", "longest_text": 32},
-}
-IN_KEY = {
-    "model": {"name": "qd_detr"},
-    "training": {"learning_rate_drop": 150, "held_out": 0.1},
-    "inputs": {"video_encoders": ["i3d"], "text_encoder": "words", "longest_text": 32},
-}
 
-
-def test_runs_of_older_versions_are_read_and_keep_their_keys() -> None:
-    settings = Settings.of_manifest(OLDER)
-    assert (settings.training.milestones, settings.training.validation) == (150, 0.1)
-    assert (settings.inputs.video_features, settings.inputs.text_features) == (("i3d",), "words")
-    assert settings.determines() == IN_KEY
-    lists = Settings.of_manifest({"training": {"milestones": [8, 13], "learning_rate_drop": 400, "held_out": 0.05}})
-    assert lists.determines() == {"model": {"name": "qd_detr"}, "training": {"milestones": [8, 13]}}
+def test_keys_hold_parameters_under_their_first_names() -> None:
+    training, inputs = {"milestones": 150, "validation": 0.1}, {"video_features": ["i3d"], "text_features": "words"}
+    assert Settings.model_validate({"training": training, "inputs": inputs}).determines() == {
+        "model": {"name": "qd_detr"},
+        "training": {"learning_rate_drop": 150, "held_out": 0.1},
+        "inputs": {"video_encoders": ["i3d"], "text_encoder": "words"},
+    }
     named = Settings.model_validate({"inputs": {"video_features": ["0123abcd"], "text_features": "beef"}})
     assert named.determines() == Settings().determines(), "artifacts are parents"
 
@@ -272,4 +251,4 @@ def test_explicit_parameters_override_the_preset() -> None:
     with pytest.raises(PenumbraError, match="no preset 'charades': did you mean charades-"):
         with_preset("charades", {})
     with pytest.raises(ValueError, match="multiple of 4"):
-        Settings(model=QDDETRConfig(hidden=18, heads=4))
+        Settings(model=QDDETRConfig(hidden=18))
