@@ -142,15 +142,12 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
 
     """
     from penumbra.artifacts.store import Store
-    from penumbra.tasks.negatives.quality.report import evaluate_frame, evaluate_reference
+    from penumbra.tasks.negatives.quality.report import evaluate
     from penumbra.tasks.progress import warnings_only
 
     with warnings_only():
-        if isinstance(negatives, str | Path):
-            judged = evaluate_reference(str(negatives), dataset, settings)
-        else:
-            judged = evaluate_frame(negatives, dataset, settings)
-    wide = Store().frame(judged.artifact).pivot(index=["provider", "metric"], columns="level", values="value")
+        figures = Store().frame(evaluate(negatives, dataset, settings))
+    wide = figures.pivot(index=["provider", "metric"], columns="level", values="value")
     return wide.rename(columns=lambda level: f"level {level}" if level else "all levels").rename_axis(columns=None)
 
 

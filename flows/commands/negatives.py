@@ -3,7 +3,7 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -132,9 +132,6 @@ def export(
     output: Annotated[
         Path | None, typer.Option(help="File to write, of hf the folder; default: standard output, not parquet and hf.")
     ] = None,
-    licence: Annotated[
-        str, typer.Option("--license", help="Licence on hf's card: an identifier of the Hub, as in cc-by-4.0.")
-    ] = "unknown",
 ) -> None:
     """Write the newest negatives in the format of SHINE's release, or with one negative in each row."""
     from penumbra.artifacts.store import Store
@@ -146,7 +143,7 @@ def export(
     dataset, named = named_negatives(store, dataset)
     negatives = named or store.newest(dataset, "negatives")
     if output and format_ is Format.hf:
-        files.write_folder(store, negatives, output, output.name, licence, warn)
+        files.write_folder(store, negatives, output, warn)
         return
     rows = files.export_rows(store, negatives, format_.value, warn)
     if output and format_ is Format.parquet:
@@ -183,69 +180,46 @@ def quality(
             min=1,
             metavar="ROWS",
             help="Write a sheet of so many negatives of all FILEs for people to judge, without their origins, and a "
-            "key in the same folder; needs --output.",
+            "key in the same folder.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="With --blind: another seed draws other negatives.")] = 0,
+    output: Annotated[Path, typer.Option(help="With --blind: the sheet.")] = Path("sheet.csv"),
     score: Annotated[
         Path | None, typer.Option(metavar="SHEET", help="Score a sheet that people have filled in.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="With --blind: the sheet, a .csv file. With --score: a .csv or .json file.")
     ] = None,
 ) -> None:
     """Evaluate the quality of any negatives: a verdict, and each figure by level and provider, with intervals.
 
     With --blind and --score, people judge: shuffled negatives of several origins, whose origin they do not see.
     """
-    if score:
-        if negatives or blind:
-            raise typer.BadParameter("--score takes neither FILE nor --blind: the key of the sheet has the origins")
-        _score(score, output)
-        return
-    if not negatives:
+    if bool(score) == bool(negatives):
         raise typer.BadParameter("name negatives: DATASET/negatives, or a file; or a filled sheet with --score")
-    if blind:
-        if not output or output.suffix.lower() != ".csv":
-            raise typer.BadParameter("--blind needs --output with the sheet to write, as in --output sheet.csv")
-        from penumbra.artifacts.store import Store
+    from penumbra.artifacts.store import Store
+    from penumbra.tasks.negatives.quality.page import figure_tables, figures_by_name, write_page
+
+    store, pages = Store(), list[str]()
+    if score:
+        from penumbra.tasks.negatives.quality.blind import score_sheet
+
+        table, notes = score_sheet(score)
+        print_table(*table)
+        for note in notes:
+            print_line(f"note: {note}")
+    elif blind:
         from penumbra.tasks.negatives.quality.blind import write_sheet
 
-        for line in write_sheet(Store(), negatives, blind, seed, output):
-            print_line(line)
-        return
-    if output:
-        raise typer.BadParameter("--output belongs to --blind or --score; the tables are written with --page")
-    _evaluate(negatives, dataset, {"sample": sample, "language_model": model}, page)
+        print_line(write_sheet(store, negatives or [], blind, seed, output))
+    else:
+        from penumbra.tasks.negatives.quality.report import evaluate
 
-
-def _evaluate(negatives: list[str], dataset: str | None, settings: dict[str, Any], page: Path | None) -> None:
-    """Print the report on each of the negatives; write its page if that is asked."""
-    if page and len(negatives) > 1:
-        raise typer.BadParameter("--page takes one FILE")
-    from penumbra.tasks.negatives.quality.report import evaluate_reference
-
-    for reference in negatives:
-        report = evaluate_reference(reference, dataset, settings)
-        if page:
-            page.write_text(report.page, encoding="utf-8")
-        for title, (header, rows) in report.tables:
-            print_table(header, rows, title)
-        for note in report.notes:
-            print_line(f"note: {note}")
-        sys.stdout.write(f"{report.artifact.path}\n")
-
-
-def _score(sheet: Path, output: Path | None) -> None:
-    """Print the figures of a filled sheet, and write them if that is asked."""
-    from penumbra.tasks.negatives.quality.blind import score_sheet, score_text
-
-    if output and output.suffix.lower() not in (".csv", ".json"):
-        raise typer.BadParameter("--output of --score is a .csv or .json file")
-    figures, tables, notes = score_sheet(sheet)
-    for title, (header, rows) in tables:
-        print_table(header, rows, title)
-    for note in notes:
-        print_line(f"note: {note}")
-    if output:
-        write_text([score_text(figures, output.suffix.lower() == ".json")], output)
+        for reference in negatives or []:
+            report = evaluate(reference, dataset, {"sample": sample, "language_model": model})
+            for title, table in figure_tables(figures_by_name(store.rows(report))):
+                print_table(*table, title)
+            for note in store.manifest(report).notes:
+                print_line(f"note: {note}")
+            sys.stdout.write(f"{report.path}\n")
+            pages.append(write_page(store, report))
+    if page and pages:
+        page.write_text("\n\n".join(pages), encoding="utf-8")

@@ -77,11 +77,9 @@ def gather(
 
 def _verdict(store: Store, negatives: Artifact, name: str) -> str:
     """Return the verdict of the newest quality report on these negatives; '' without any."""
-    from penumbra.tasks.negatives.quality.figures import ALL  # only here: it imports scipy
-    from penumbra.tasks.negatives.quality.page import newest_report, verdict_line
+    from penumbra.tasks.negatives.quality.page import newest_verdict  # only here: it imports scipy
 
-    report = newest_report(store, negatives)
-    line = verdict_line(report[1], ALL) if report else ""
+    line = newest_verdict(store, negatives)
     return line and f"{name}: {line}"
 
 

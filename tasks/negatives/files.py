@@ -1,8 +1,8 @@
 """Read negatives from a file of any origin, row by row: JSON lines, CSV or TSV, Parquet, or a folder of Parquet files.
 
 A row is one of SHINE's release (`qid`, `query`, `recomposed_queries`), or one negative (`qid`, `level`, `negative`,
-`query`), as `penumbra export` writes it; in an older form `query` is the negative, and its query is `positive`. A row
-that can't be read is an entry with a fault; a file without any readable row is an error.
+`query`), as `penumbra export` writes it. A row that can't be read is an entry with a fault; a file without any readable
+row is an error.
 """
 
 import csv
@@ -64,14 +64,13 @@ def read_entries(path: Path) -> list[Entry]:
 
 def check_file(path: Path) -> None:
     """Raise `NegativesError` unless a file, or a folder of Parquet files, is there."""
-    if not path.is_file() and not (path.is_dir() and path != Path() and any(path.glob("*.parquet"))):
-        fault = f"{path} is no regular file" if path.exists() else f"{path} is not there"
-        fault = "no file of negatives is given" if path == Path() else fault
-        raise NegativesError(f"{fault}: name one with --param file=…")
+    is_folder = path != Path() and path.is_dir() and any(path.glob("*.parquet"))
+    if not path.is_file() and not is_folder:
+        raise NegativesError(f"{path} is no file, and no folder of Parquet files: name one with --param file=…")
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, Any, str]]:
-    """Yield the number of each row from 1, the row, and its fault or ''."""
+    """Yield the number of each row from 1 (of a table its last line), the row, and its fault or ''."""
     if path.is_dir() or path.suffix == ".parquet":
         files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
         try:
@@ -95,13 +94,9 @@ def rows_of(path: Path) -> Iterator[tuple[int, Any, str]]:
 
 
 def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, Any, str]]:
-    """Yield the rows of a table; raise `NegativesError` if its header lacks a column, or a quotation mark is open."""
+    """Yield the rows of a table; raise `NegativesError` if a quotation mark is open."""
     last = 1
     try:
-        columns = set(rows.fieldnames or ())
-        if not ({"qid", "level"} <= columns and {"negative", "query"} & columns):
-            named = ", ".join(map(repr, rows.fieldnames or ()))[:200] or "nothing"
-            raise NegativesError(f"{path}: its first line names {named}, not qid, level and query: {FORMS}")
         for row in rows:
             last = rows.line_num
             fault = "row has more cells than the first line names" if None in row else ""
@@ -114,45 +109,45 @@ def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, 
 
 def _entries(number: int, row: Any, fault: str) -> Iterator[Entry]:
     """Yield the negatives of a row, or its fault."""
-    qid, several = "", None
-    if not fault and not isinstance(row, Mapping):
-        fault = "row is no object"
-    if not fault and not all(is_text(value) for value in row.values() if isinstance(value, str)):
-        fault = NOT_TEXT
-    if not fault:
-        qid, several = "" if row.get("qid") is None else str(row["qid"]), row.get(SHINE)
-        is_single = "level" in row and bool({"negative", "query"} & row.keys())
-        if not qid or not (is_single or SHINE in row):
-            fault = "row lacks its qid, its level or its negative"
-        elif several is None and is_single:
-            query, negative = ("query", "negative") if "negative" in row else ("positive", "query")
-            yield _entry(number, row, row["level"], row.get(negative), row.get(query), row.get("masked_query"))
-            return
-        elif not isinstance(several, list) or not several:
-            fault = f"{SHINE} is {'empty' if several == [] else 'no list'}"
-        elif row.get("negative") is not None:
-            fault = f"row has both {SHINE} and a negative"
-    if fault or not several:
-        yield Entry(f"line {number}", qid, fault=fault)
+    if fault := fault or _fault(row):
+        qid = row.get("qid") if isinstance(row, Mapping) else None
+        yield Entry(f"line {number}", "" if qid is None else str(qid), fault=fault)
         return
-    masked = row.get("masked_queries")
+    if row.get(SHINE) is None:
+        yield _entry(number, row, row["level"], row["negative"], row.get("masked_query"))
+        return
+    several, masked = row[SHINE], row.get("masked_queries")
     masked = masked if isinstance(masked, list) and len(masked) == len(several) else [None] * len(several)
     for level, (text, mask) in enumerate(zip(several, masked, strict=True), 1):
-        yield _entry(number, row, level, text, row.get("query"), mask)
+        yield _entry(number, row, level, text, mask)
 
 
-def _entry(line: int, row: Mapping[str, Any], level: Any, text: Any, query: Any, masked: Any) -> Entry:
+def _fault(row: Any) -> str:
+    if not isinstance(row, Mapping):
+        return "row is no object"
+    if not all(is_text(value) for value in row.values() if isinstance(value, str)):
+        return NOT_TEXT
+    several = row.get(SHINE)
+    if row.get("qid") in (None, "") or (several is None and not {"level", "negative"} <= row.keys()):
+        return "row lacks its qid, its level or its negative"
+    if several is not None and (not isinstance(several, list) or not several):
+        return f"{SHINE} is no list of sentences"
+    return f"row has both {SHINE} and a negative" if several is not None and row.get("negative") is not None else ""
+
+
+def _entry(line: int, row: Mapping[str, Any], level: Any, text: Any, masked: Any) -> Entry:
     place, qid = f"level {str(level)[:20]}, line {line}", str(row["qid"])
     if not is_text(text):
         return Entry(place, qid, fault="negative is no text")
     text, changes = clean_text(text)
     whole, similarity = WHOLE.fullmatch(str(level).strip()), row.get("similarity")
+    query = row["query"] if is_text(row.get("query")) else ""
     return Entry(
         f"{place}: {text}",
         qid,
         int(whole[1]) if whole else 0,
         text,
-        clean_text(query)[0] if is_text(query) else "",
+        clean_text(query)[0],
         vid=str(row.get("vid") or qid),
         masked=masked if is_text(masked) else None,
         provider=str(row.get("provider") or ""),

@@ -76,10 +76,9 @@ def _verdict(store: Store, made: Negatives) -> str:
     """Return the verdict of the quality report in one line; '' without any."""
     if not made.quality:
         return ""
-    from penumbra.tasks.negatives.quality.figures import ALL  # only here: it imports scipy
-    from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line
+    from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line  # only here: it imports scipy
 
-    return verdict_line(figures_by_name(store.table(made.quality).to_pylist()), ALL)
+    return verdict_line(figures_by_name(store.rows(made.quality)))
 
 
 def write_report(store: Store, made: Negatives) -> str:

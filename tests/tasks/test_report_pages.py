@@ -1,12 +1,13 @@
 """The pages that flows publish, over data of enemies: no query, id, reason, model or error of theirs is markup."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, rejection
+from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.report import write_report as features_page
@@ -90,9 +91,8 @@ def test_quality(store: Store) -> None:
         for level in (0, 1)
         for metric in ("rows", "blind_auc", f"refused: {BAD}", f"held_out.{BAD}", "yield")
     ]
-    manifest = store.manifest(build(store, "quality", []))
-    noted = Manifest.model_validate(manifest.model_dump() | {"notes": {BAD: 1}})
-    assert safe(quality_page(rows, noted, f"/tmp/{BAD}"))
+    part = Part(table_of("quality", rows), len(rows), len(rows), notes=Counter([BAD]))
+    assert safe(quality_page(store, store.build(Work("scenes", "quality", 1), [lambda: part])))
 
 
 def test_an_ablation_s_failures() -> None:

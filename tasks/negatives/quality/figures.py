@@ -21,7 +21,7 @@ from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples, wil
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.negatives import Negative
 from penumbra.tasks.negatives.quality.reference import Reference, Tokens, words_of
-from penumbra.tasks.text.relations import Relation, relations
+from penumbra.tasks.text.relations import relations
 
 ALL, CONTROL, QUERIES = "all", "control: ", "originals"
 RANDOM_FILLS = f"{CONTROL}random fills"
@@ -81,91 +81,89 @@ class Figures:
 
     def places(self, rows: pa.Table | Sequence[Negative]) -> pd.DataFrame:
         """Return `level`, `provider` and `video` (its number) of rows of `measures`, or of negatives."""
-        if not isinstance(rows, pa.Table):
-            names = (("level", pa.int8()), ("provider", pa.string()), ("vid", pa.string()))
-            rows = pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in names})
-        frame: pd.DataFrame = rows.select(["level", "provider", "vid"]).to_pandas(categories=["provider", "vid"])
+        columns = ["level", "provider", "vid"]
+        if isinstance(rows, pa.Table):
+            frame: pd.DataFrame = rows.select(columns).to_pandas(categories=["provider", "vid"])
+        else:
+            frame = pd.DataFrame([(row.level, row.provider, row.vid) for row in rows], columns=columns)
         frame["video"] = frame.pop("vid").map(self.videos).astype(np.int64)
         return frame
 
-    def put(self, level: int, provider: str, metric: str, estimate: Estimate | float) -> None:
+    def put(self, level: int, provider: str, metric: str, estimate: Estimate) -> None:
         """Add a figure, with `metric.low` and `metric.high` if it has an interval; undefined figures are left out."""
-        estimate = estimate if isinstance(estimate, Estimate) else Estimate(float(estimate))
-        named = {metric: estimate.value, f"{metric}.low": estimate.low, f"{metric}.high": estimate.high}
-        for name, value in named.items() if isfinite(estimate.value) else ():
-            if not isnan(value):
-                row = {"level": level, "provider": provider, "metric": name, "value": round(value, DECIMALS)}
-                self.rows.append(row)
+        for end, value in (("", estimate.value), (".low", estimate.low), (".high", estimate.high)):
+            if isfinite(estimate.value) and not isnan(value):
+                about = {"level": level, "provider": provider, "metric": f"{metric}{end}"}
+                self.rows.append({**about, "value": round(value, DECIMALS)})
 
     def put_columns(self, places: pd.DataFrame, columns: Columns) -> None:
-        """Add the sum of each column that is a total, and the share or mean of any other."""
+        """Add the sum of each column that is a total, and the share or mean of any other.
+
+        A share of none or of all rows, which has no interval, gets Wilson's, for which each video counts as one row.
+        """
         numbers = places["video"].to_numpy()
         for level, name, chosen in groups_of(places):
             for metric, (counted, out_of) in columns.items():
                 mine = chosen[out_of[chosen] > 0]
+                if not len(mine):
+                    continue
                 videos, numerators = numbers[mine], counted[mine].astype(np.float64)
-                if len(mine) and metric.split(".", maxsplit=1)[0] in TOTALS:
-                    self.put(level, name, metric, self.resamples.total(videos, numerators))
-                elif len(mine):
-                    self.put(level, name, metric, self.share(videos, numerators, out_of[mine].astype(np.float64)))
+                if metric.split(".", maxsplit=1)[0] in TOTALS:
+                    found = self.resamples.total(videos, numerators)
+                else:
+                    found = self.resamples.ratio(videos, numerators, out_of[mine].astype(np.float64))
+                    if found.value in (0, 1) and found.low == found.high:
+                        size = len(np.unique(videos))
+                        found = wilson(found.value * size, size)
+                self.put(level, name, metric, found)
 
     def put_verdicts(self, own: Collection[str]) -> None:
         """Add the verdict on each level; providers in `own` take their words from the model that judges."""
         for (level, name), votes in self.votes.items():
-            found = decide(votes, NATURALNESS, name in own or (name == ALL and bool(own)))
+            found = decide(votes, name in own or (name == ALL and bool(own)))
             if found is not None and self.resamples.count:
-                self.put(level, name, "verdict", float(found))
-
-    def share(self, videos: Ids, numerators: Floats, denominators: Floats) -> Estimate:
-        """Estimate a ratio; a share of none or of all has Wilson's interval, with each video as one row."""
-        found = self.resamples.ratio(videos, numerators, denominators)
-        is_extreme = found.value in (0, 1) and found.low == found.high
-        return wilson(found.value * (size := len(np.unique(videos))), size) if is_extreme else found
+                self.put(level, name, "verdict", Estimate(float(found)))
 
 
-def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> Columns:
-    """Add the figures of the table `measures`; return the columns of those that are shares."""
-    slots, ones = _numbers(measures, "slots"), np.ones(len(measures), dtype=np.int8)
-    known = measures["template_kept"].is_valid().cast(pa.int8()).to_numpy()
-    columns: Columns = {"template_kept": (_numbers(measures, "template_kept"), known)}
-    columns["closed_vocabulary"] = _numbers(measures, "closed_vocabulary"), ones
-    columns |= {name: (_numbers(measures, name), slots) for name in ("same_slot_class", "equal_to_original")}
-    is_judged = measures["may_be_true"].is_valid().cast(pa.int8()).to_numpy()
-    columns["may_be_true"] = _numbers(measures, "may_be_true"), is_judged
-    places = figures.places(measures)
-    figures.put_columns(places, columns)
-    put_equalities(measures, places, reference, figures)
-    return columns
+def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> None:
+    """Add the figures of the table `measures`: shares, and numbers of rows with a leak or a copy."""
 
+    def numbers(name: str) -> Numbers:
+        column = measures[name]
+        column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+        return np.asarray(pc.fill_null(column, 0).to_numpy())
 
-def put_equalities(measures: pa.Table, places: pd.DataFrame, reference: Reference, figures: Figures) -> None:
-    """Add the numbers of rows that equal a query or show what is held out."""
-    names = {
-        "copies": "copy",
-        "false_negatives": "false_negative",
-        "false_negatives.lemmatised": "false_negative_lemmatised",
+    def known(name: str) -> Numbers:
+        return np.asarray(measures[name].is_valid().cast(pa.int8()).to_numpy())
+
+    ones, slots = np.ones(len(measures), dtype=np.int8), numbers("slots")
+    shares: Columns = {
+        "template_kept": (numbers("template_kept"), known("template_kept")),
+        "closed_vocabulary": (numbers("closed_vocabulary"), ones),
+        "same_slot_class": (numbers("same_slot_class"), slots),
+        "equal_to_original": (numbers("equal_to_original"), slots),
+        "may_be_true": (numbers("may_be_true"), known("may_be_true")),
+    }
+    totals = {
+        "copies": numbers("copy"),
+        "false_negatives": numbers("false_negative"),
+        "false_negatives.lemmatised": numbers("false_negative_lemmatised"),
     }
     if reference.leakage.is_labelled:
-        names |= {"held_out.compositions": "held_out_composition", "held_out.words": "held_out_word"}
-    equalities = {metric: _numbers(measures, column) for metric, column in names.items()}
+        totals["held_out.compositions"] = numbers("held_out_composition")
+        totals["held_out.words"] = numbers("held_out_word")
     if reference.tests:
-        trained, splits = _numbers(measures, "trained"), measures["test_splits"].to_pylist()
+        trained, splits = numbers("trained"), measures["test_splits"].to_pylist()
         tested = np.array([bool(several) for several in splits], dtype=np.int8)
-        equalities |= {"leaks": tested * (1 - trained), "leaks.trained": tested * trained}
+        totals |= {"leaks": tested * (1 - trained), "leaks.trained": tested * trained}
         for split in reference.tests:
             of_split = np.array([split in several for several in splits], dtype=np.int8)
-            equalities[f"leaks.{split}"] = of_split * (1 - trained)
-    ones = np.ones(len(measures), dtype=np.int8)
+            totals[f"leaks.{split}"] = of_split * (1 - trained)
+    places = figures.places(measures)
+    figures.put_columns(places, shares)
     for level, name, chosen in groups_of(places):
-        figures.put(level, name, "rows", len(chosen))
-    figures.put_columns(places, {name: (counted, ones) for name, counted in equalities.items()})
-
-
-def _numbers(rows: pa.Table, name: str) -> Numbers:
-    column = rows[name]
-    column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
-    numbers: Numbers = pc.fill_null(column, 0).to_numpy()
-    return numbers
+        figures.put(level, name, "rows", Estimate(float(len(chosen))))
+    figures.put_columns(places, {name: (counted, ones) for name, counted in totals.items()})
 
 
 def put_similarity(qids: Sequence[str], cosines: Floats, places: pd.DataFrame, figures: Figures) -> None:
@@ -239,17 +237,6 @@ def put_blind_auc(rows: Sequence[Negative], unit: str, figures: Figures) -> None
             figures.put(level, name, "blind_auc" if unit == "words" else f"blind_auc.{unit}", area)
 
 
-def log_probabilities(texts: Sequence[tuple[str, str]], reference: Reference) -> Floats:
-    """Return the mean log-probability of a token of each text of a video, under models of the human text."""
-    scores = np.zeros(len(texts))
-    indices = np.array([reference.human_index(vid) for vid, _ in texts], dtype=np.int64)
-    for number in np.unique(indices):
-        model = KneserNey.of(words_of(text) for text in reference.human[number].sentences)
-        mine = np.flatnonzero(indices == number)
-        scores[mine] = model.log_probability([words_of(texts[int(i)][1]) for i in mine])
-    return scores
-
-
 def put_plausibility(
     rows: Sequence[Negative],
     randoms: Sequence[Negative],
@@ -260,8 +247,15 @@ def put_plausibility(
     """Add plausibility in comparison with these random fills, of the rows that have one."""
     fills = {(row.qid, row.level): row.negative for row in randoms}
     filled = [row for row in rows if (row.qid, row.level) in fills]
-    texts = [(r.vid, text) for r in filled for text in (r.negative, fills[r.qid, r.level], r.query)]
-    put_place_between(filled, log_probabilities(texts, reference).reshape(-1, 3), metric, figures)
+    means = np.zeros((len(filled), 3))
+    indices = np.array([reference.human_index(row.vid) for row in filled], dtype=np.int64)
+    for number in np.unique(indices):
+        model = KneserNey.of(words_of(text) for text in reference.human[number].sentences)
+        mine = np.flatnonzero(indices == number)
+        own = [filled[i] for i in mine]
+        texts = [text for row in own for text in (row.negative, fills[row.qid, row.level], row.query)]
+        means[mine] = model.log_probability([words_of(text) for text in texts]).reshape(-1, 3)
+    put_place_between(filled, means, metric, figures)
 
 
 def put_likelihood(
@@ -296,12 +290,6 @@ def put_place_between(rows: Sequence[Negative], means: Floats, metric: str, figu
         figures.votes.setdefault((level, name), {})[metric] = vote
 
 
-def attested(negative: Tokens, query: Tokens, human: set[Relation]) -> tuple[int, int]:
-    """Return how many of the relations that a negative has and its query lacks human text has, and how many."""
-    fresh = set(relations(negative)) - set(relations(query))
-    return len(fresh & human), len(fresh)
-
-
 def put_relations(
     rows: Sequence[Negative],
     randoms: Sequence[Negative],
@@ -309,21 +297,25 @@ def put_relations(
     reference: Reference,
     figures: Figures,
 ) -> None:
-    """Add the share of attested relations of the rows and of random fills, and the difference."""
-    counts = {}
-    for group, name in (rows, "rows"), (randoms, "randoms"):
-        counts[name] = np.zeros((len(group), 2))
+    """Add the share of the relations, of those that its query lacks, that human text has, and how much above chance.
+
+    Chance are the random fills. An original is compared with no query.
+    """
+    counts = []
+    for group in rows, randoms:
+        of_group = np.zeros((len(group), 2))  # relations that human text has, and all
         for index, row in enumerate(group):
             human = reference.human[reference.human_index(row.vid)].relations
-            query = [] if row.provider == QUERIES else parsed[row.query]
-            counts[name][index] = attested(parsed[row.negative], query, human)
-        columns = {"attested_relations": (counts[name][:, 0], counts[name][:, 1])}
-        figures.put_columns(figures.places(group), columns)
+            query = set() if row.provider == QUERIES else set(relations(parsed[row.query]))
+            fresh = set(relations(parsed[row.negative])) - query
+            of_group[index] = len(fresh & human), len(fresh)
+        figures.put_columns(figures.places(group), {"attested_relations": (of_group[:, 0], of_group[:, 1])})
+        counts.append(of_group)
     places, controls = figures.places(rows), figures.places(randoms)
     for level, name, chosen in groups_of(places):
         own = np.flatnonzero(controls["level"] == level)
         sums = np.zeros((len(chosen) + len(own), 4))
-        sums[: len(chosen), :2], sums[len(chosen) :, 2:] = counts["rows"][chosen], counts["randoms"][own]
+        sums[: len(chosen), :2], sums[len(chosen) :, 2:] = counts[0][chosen], counts[1][own]
         videos = np.concatenate([places["video"].to_numpy()[chosen], controls["video"].to_numpy()[own]])
         gain = figures.resamples.estimate(videos, sums, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
         figures.put(level, name, "attested_relations.above_random", gain)
@@ -344,15 +336,14 @@ def verdict_of(naturalness: Estimate, sentences: int, videos: int) -> Verdict:
     return Verdict.NATURAL if low >= HALF else Verdict.TOO_FEW
 
 
-def decide(votes: Mapping[str, Verdict], first: str, is_own: bool) -> Verdict | None:
-    """Return the verdict of several judges by name; None without any.
+def decide(votes: Mapping[str, Verdict], is_own: bool) -> Verdict | None:
+    """Return the verdict of several judges by the name of their figure; None without any.
 
-    The judge `first` decides alone, unless it has chosen the words itself (`is_own`): then the worst verdict counts,
-    and a favourable one is ignored, because the other judge, a trigram model, also favours sentences that people find
-    odd.
+    The language model decides alone, unless it has chosen the words itself (`is_own`): then the worst verdict counts,
+    and a favourable one is ignored, because the trigram model also favours sentences that people find odd.
     """
-    if first in votes and not is_own:
-        return votes[first]
+    if NATURALNESS in votes and not is_own:
+        return votes[NATURALNESS]
     bad = [vote for vote in votes.values() if vote in (Verdict.RANDOM, Verdict.LESS)]
     if is_own and votes and not bad:
         return Verdict.READ

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penumbra.artifacts.catalogue import names_in
 from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Manifest
@@ -27,7 +26,6 @@ from penumbra.tasks.text.tags import STAGE as TAGS
 
 TRAINING = "train"
 UNNAMED = "unnamed"  # the data set of a file that belongs to none
-STAGES = ("negatives", "fills")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +71,11 @@ class ArtifactNegatives:
         """The artifacts that it was made from, by stage; raises `NegativesError` without annotations or tags."""
         ancestors = self.store.ancestors(self.artifact)
         lacking = [stage for stage in ("annotations", "tags") if stage not in ancestors]
-        if self.artifact.stage not in STAGES:
+        if self.artifact.stage not in ("negatives", "fills"):
             raise NegativesError(f"{self.artifact.path} holds no negatives: give DATASET/negatives or DATASET/fills")
         if lacking:
             raise NegativesError(f"{self.artifact.path} does not name its {' and '.join(lacking)}: build it again")
         return ancestors
-
-    @property
-    def masks(self) -> Artifact | None:
-        return next(iter(self.ancestors.get("masks", ())), None)
 
     def dataset(self) -> AnnotatedDataset:
         annotations = self.ancestors["annotations"][0]
@@ -106,10 +100,10 @@ class ArtifactNegatives:
             return []
         about = {row["qid"]: row for row in read(self.ancestors["annotations"][0], ["qid", "vid", "query"]).to_pylist()}
         masks: dict[Any, tuple[str, tuple[Slot, ...]]] = {}
-        if self.masks:
+        if "masks" in self.ancestors:
             tags = read(self.ancestors["tags"][0], ["qid", "tokens"])
             lemmas = {row["qid"]: [token["lemma"] for token in row["tokens"]] for row in tags.to_pylist()}
-            for row in read(self.masks, ["qid", "level", "masked_query", "slots"]).to_pylist():
+            for row in read(self.ancestors["masks"][0], ["qid", "level", "masked_query", "slots"]).to_pylist():
                 slots = tuple(Slot(**slot, lemma=lemmas[row["qid"]][slot["token"]]) for slot in row["slots"])
                 masks[row["qid"], row["level"]] = row["masked_query"], slots
         rows = []
@@ -142,14 +136,11 @@ class FileNegatives:
         for entry in read_entries(self.path):
             fault = entry.fault or ("" if entry.query else "its query is missing")
             fault = fault or ("" if entry.level else "level is no whole number from 1 on")
-            if fault or not entry.text:
+            if fault := fault or ("" if entry.text else "negative is empty"):
                 place = entry.value.partition(": ")[0]
-                raise NegativesError(
-                    f"{self.path}, {place}: {fault or 'negative is empty'}: correct the row or delete it"
-                )
-            about = entry.qid, entry.vid, entry.level, entry.query
-            known = entry.masked, None, entry.similarity
-            rows.append(Negative(*about, entry.text, entry.provider or "file", *known))
+                raise NegativesError(f"{self.path}, {place}: {fault}: correct the row or delete it")
+            about = entry.qid, entry.vid, entry.level, entry.query, entry.text, entry.provider or "file"
+            rows.append(Negative(*about, masked=entry.masked, similarity=entry.similarity))
         return rows
 
     def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
@@ -158,7 +149,7 @@ class FileNegatives:
 
 
 def find_negatives(store: Store, reference: str) -> ArtifactNegatives | FileNegatives:
-    """Return the negatives of a file or folder, or of an artifact of the store; raise `NegativesError` otherwise."""
+    """Return the negatives of a file or folder, or of an artifact of the store; raise `PenumbraError` otherwise."""
     path = Path(reference).expanduser()
     if (path / MANIFEST).is_file():
         manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
@@ -166,12 +157,9 @@ def find_negatives(store: Store, reference: str) -> ArtifactNegatives | FileNega
         return ArtifactNegatives(root, root.reference(manifest))
     if path.exists():
         return FileNegatives(path)
-    names = names_in(reference)
-    is_file = path.suffix in (".jsonl", ".json", ".parquet", ".csv", ".tsv")
-    if is_file or len(names) not in (2, 3) or not all(map(NAME.match, names)):
+    if "/" not in reference or path.suffix:
         raise NegativesError(f"no file {reference}: give a file of negatives, or DATASET/negatives of the store")
-    dataset, stage, *key = names
-    return ArtifactNegatives(store, store.with_key(dataset, stage, key[0]) if key else store.newest(dataset, stage))
+    return ArtifactNegatives(store, store.resolve(reference))
 
 
 def dataset_named(store: Store, name: str) -> AnnotatedDataset:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import code, markdown_table, plain
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, QUERIES, Verdict
@@ -51,12 +51,25 @@ def figures_by_name(rows: Iterable[Mapping[str, Any]]) -> FiguresByName:
     return {(row["level"], row["provider"], row["metric"]): row["value"] for row in rows}
 
 
-def newest_report(store: Store, negatives: Artifact) -> tuple[Manifest, FiguresByName] | None:
-    """Return the newest quality report on these negatives, and its figures; None without any."""
+def newest_verdict(store: Store, negatives: Artifact) -> str:
+    """Return the verdict of the newest quality report on these negatives in one line; '' without any."""
     for manifest in reversed(store.find(negatives.dataset, "quality")):
         if any((parent.stage, parent.key) == (negatives.stage, negatives.key) for parent in manifest.parents):
-            return manifest, figures_by_name(store.table(store.reference(manifest)).to_pylist())
-    return None
+            return verdict_line(figures_by_name(store.rows(store.reference(manifest))))
+    return ""
+
+
+def verdict_line(figures: FiguresByName) -> str:
+    """Return the verdicts on all providers' negatives in one line, equal ones together; '' without any."""
+    by_words: dict[str, list[str]] = {}
+    for (level, name, metric), value in sorted(figures.items()):
+        if (name, metric) == (ALL, "verdict"):
+            by_words.setdefault(WORDS[Verdict(round(value))], []).append(str(level))
+    lines = []
+    for words, levels in by_words.items():
+        *first, last = levels
+        lines.append(f"levels {', '.join(first)} and {last}: {words}" if first else f"level {last}: {words}")
+    return "; ".join(lines)
 
 
 def cell(figures: FiguresByName, level: int, provider: str, metric: str, form: str) -> str:
@@ -88,43 +101,21 @@ def figure_tables(figures: FiguresByName) -> list[tuple[str, Table]]:
     controls = sorted(provider for provider in providers if provider.startswith(CONTROL) or provider == QUERIES)
     makers = sorted(providers - {ALL, *controls})
     chosen = [ALL, *(makers if len(makers) > 1 else [])]
-    verdicts = verdict_table(figures, chosen)
     tables = [(provider, provider_table(figures, provider)) for provider in (*chosen, *controls)]
-    return [*([("verdict", verdicts)] if verdicts[1] else []), *tables]
-
-
-def write_page(rows: Sequence[Mapping[str, Any]], manifest: Manifest, path: str) -> str:
-    notes = "".join(f"- {plain(note)}\n" for note in manifest.notes)
-    tables = [f"## {plain(name)}\n\n{markdown_table(*table)}" for name, table in figure_tables(figures_by_name(rows))]
-    head = f"# {manifest.dataset}: how good the negatives are"
-    where = f"Intervals are 95 % bootstrap intervals by video. All figures: {code(path)}"
-    first, others = (tables[:1], tables[1:]) if tables and tables[0].startswith("## verdict") else ([], tables)
-    return "\n\n".join(filter(None, [head, *first, where, notes, *others]))
-
-
-def verdict_table(figures: FiguresByName, providers: Sequence[str]) -> Table:
-    """Return a table of the verdicts, a row for each provider and a column for each level; no row without any."""
     levels = sorted({level for level, _, metric in figures if metric == "verdict"})
+    verdicts = []
+    for name in chosen:
+        found = (figures.get((level, name, "verdict")) for level in levels)
+        verdicts.append((name, *("–" if it is None else WORDS[Verdict(round(it))] for it in found)))
     header = ("negatives", *(f"level {level}" for level in levels))
-    rows = [(name, *(_words(figures.get((level, name, "verdict"))) for level in levels)) for name in providers]
-    return header, rows if levels else []
+    return [("verdict", (header, verdicts)), *tables] if levels else tables
 
 
-def verdict_line(figures: FiguresByName, provider: str) -> str:
-    """Return the verdicts of all levels in one line, equal ones together; '' without any."""
-    levels = {
-        level: value for (level, name, metric), value in figures.items() if (name, metric) == (provider, "verdict")
-    }
-    by_words: dict[str, list[int]] = {}
-    for level, value in sorted(levels.items()):
-        by_words.setdefault(_words(value), []).append(level)
-    return "; ".join(f"{_levels(several)}: {words}" for words, several in by_words.items())
-
-
-def _levels(levels: Iterable[int]) -> str:
-    several = [*map(str, levels)]
-    return f"level {several[0]}" if len(several) == 1 else f"levels {', '.join(several[:-1])} and {several[-1]}"
-
-
-def _words(value: float | None) -> str:
-    return "–" if value is None else WORDS[Verdict(round(value))]
+def write_page(store: Store, quality: Artifact) -> str:
+    """Return a report in markdown: the verdicts, all tables, and the notes."""
+    manifest, figures = store.manifest(quality), figures_by_name(store.rows(quality))
+    tables = [f"## {plain(name)}\n\n{markdown_table(*table)}" for name, table in figure_tables(figures)]
+    notes = "".join(f"- {plain(note)}\n" for note in manifest.notes)
+    head = f"# {manifest.dataset}: how good the negatives are"
+    where = f"Intervals are 95 % bootstrap intervals by video. All figures: {code(quality.path)}"
+    return "\n\n".join(filter(None, [head, *tables, notes, where]))

@@ -136,22 +136,22 @@ def read_reference(
     dataset: str, annotated: Annotated, parsed: Collection[str] = (), human: Sequence[Human] = ()
 ) -> Reference:
     """Read a data set, and the tokens of the training queries in `parsed`; only samples need `human`."""
+    queries, tests, trained = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set), set[str]()
+    kept: dict[str, Tokens] = {}
 
     def read() -> Iterator[tuple[dict[str, Any], Tokens]]:
-        for queries, tags in annotated():
-            rows = queries.select(["vid", "split", "query", "novel"]).to_pylist()
+        for table, tags in annotated():
+            rows = table.select(["vid", "split", "query", "novel"]).to_pylist()
             for row, tokens in zip(rows, tags["tokens"].to_pylist(), strict=True):
-                reference.queries[row["vid"]].add(row["query"])
+                queries[row["vid"]].add(row["query"])
                 is_training = row["split"] == TRAINING
-                (reference.trained if is_training else reference.tests[row["split"]]).add(normal_form(row["query"]))
+                (trained if is_training else tests[row["split"]]).add(normal_form(row["query"]))
                 if is_training and row["query"] in parsed:
-                    reference.parsed[row["query"]] = tokens
+                    kept[row["query"]] = tokens
                 yield row, tokens
 
-    dictionary = Dictionary(dictionary_part(annotated()).rows)
-    reference = Reference(dataset, dictionary, LeakageFilter((), every=True), human)
-    reference.leakage = LeakageFilter(read(), every=True)
-    return reference
+    dictionary, leakage = Dictionary(dictionary_part(annotated()).rows), LeakageFilter(read(), every=True)
+    return Reference(dataset, dictionary, leakage, human, queries, tests, trained, kept)
 
 
 def read_human(annotated: Annotated) -> list[Human]:
@@ -207,10 +207,6 @@ def measure(row: Negative, reference: Reference) -> dict[str, Any]:
     }
 
 
-def measure_all(rows: Iterable[Negative], reference: Reference) -> pa.Table:
-    return table_of(MEASURES, [measure(row, reference) for row in rows])
-
-
 @dataclass(frozen=True)
 class Measures(Stage):
     """The measures of each negative of an artifact against a data set: the negatives' own, or another."""
@@ -244,4 +240,4 @@ class Measures(Stage):
 
     def part(self, piece: int) -> Part:
         rows = self.negatives.part(piece)
-        return Part(measure_all(rows, self.reference), len(rows), len(rows))
+        return Part(table_of(MEASURES, [measure(row, self.reference) for row in rows]), len(rows), len(rows))

@@ -7,14 +7,16 @@ a smaller sample, drawn by the queries' ids. Random fills of the same masks are 
 import heapq
 import json
 import re
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
@@ -37,7 +39,6 @@ from penumbra.tasks.negatives.quality.figures import (
     MIN_ROWS,
     QUERIES,
     RANDOM_FILLS,
-    Columns,
     Figures,
     put_blind_auc,
     put_likelihood,
@@ -55,14 +56,15 @@ from penumbra.tasks.negatives.quality.negatives import (
     dataset_of_file,
     find_negatives,
 )
-from penumbra.tasks.negatives.quality.page import Table, figure_tables, figures_by_name, write_page
+from penumbra.tasks.negatives.quality.page import write_page
 from penumbra.tasks.negatives.quality.reference import (
     MASK,
+    MEASURES,
     Human,
     Measures,
     Reference,
     example_sentences,
-    measure_all,
+    measure,
     read_human,
     read_reference,
     words_of,
@@ -70,9 +72,6 @@ from penumbra.tasks.negatives.quality.reference import (
 from penumbra.tasks.stage import Stage, build, run, side_effect_task
 from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STAGE = "quality"
 SEED = 0
@@ -111,14 +110,6 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
             yield replace(row, negative=text, provider=RANDOM_FILLS, slots=slots, similarity=None)
 
 
-def put_cosines(rows: Sequence[Negative], encoding: Encoding, figures: Figures) -> None:
-    """Encode the rows and their queries, and add the figures of their cosines."""
-    texts = sorted({text for row in rows for text in (row.query, row.negative)})
-    vectors = dict(zip(texts, encode(texts, encoding), strict=True))
-    cosines = np.array([float(vectors[row.query] @ vectors[row.negative]) for row in rows], dtype=np.float64)
-    put_similarity([row.qid for row in rows], cosines, figures.places(rows), figures)
-
-
 def put_samples(
     rows: Sequence[Negative],
     few: Sequence[Negative],
@@ -142,18 +133,17 @@ def put_samples(
     if judge:
         judged = [row for row in few if row.qid in control_qids]
         put_likelihood(judged, control, likelihoods([*judged, *control], judge), figures)
-    if not has_human_text(reference):
-        if is_own or not judge:
-            other = replace(reference, human=[Human(example_sentences())])
-            put_plausibility(rows, randoms, other, figures, "plausibility.examples")
-        return
-    put_plausibility(rows, randoms, reference, figures)
-    first = {row.qid: row for row in reversed(few)}.values()
-    own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
-    texts = sorted({text for row in (*few, *control, *own) for text in (row.query, row.negative)})
-    parsed = dict(zip(texts, tag_texts(texts, load_pipeline(model)), strict=True))
-    put_relations(few, control, parsed, reference, figures)
-    put_relations(own, [], parsed, reference, figures)
+    if has_human_text(reference):
+        put_plausibility(rows, randoms, reference, figures)
+        first = {row.qid: row for row in reversed(few)}.values()
+        own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
+        texts = sorted({text for row in (*few, *control, *own) for text in (row.query, row.negative)})
+        parsed = dict(zip(texts, tag_texts(texts, load_pipeline(model)), strict=True))
+        put_relations(few, control, parsed, reference, figures)
+        put_relations(own, [], parsed, reference, figures)
+    elif is_own or not judge:
+        other = replace(reference, human=[Human(example_sentences())])
+        put_plausibility(rows, randoms, other, figures, "plausibility.examples")
 
 
 def likelihoods(rows: Iterable[Negative], judge: LanguageModel) -> dict[str, float]:
@@ -184,61 +174,53 @@ def _weights(model: str) -> str:
     return model.partition("@")[0].rsplit("/", 1)[-1].partition(".Q")[0].lower()
 
 
-def _judge_note(config: QualityConfig, judge: LanguageModel | None, own: set[str], reference: Reference) -> str:
-    """Return who judges, and how to get the judge that is not at hand."""
+def _notes(
+    config: QualityConfig, judge: LanguageModel | None, own: set[str], reference: Reference, measures: pa.Table
+) -> list[str]:
+    """Return who judges, what is not evaluated, and what is evaluated on a sample."""
+    others = min((len(human.sentences) for human in reference.human), default=0)
     number = f"{len(reference.human[0].sentences):,} other sentences" if has_human_text(reference) else ""
     trigrams = f"a trigram model of {number or 'the examples in WordNet'}"
     if not judge:
         how = f"`{INSTALL}`" if config.language_model == SMALL_MODEL else f"`hf download {config.language_model}`"
-        return (
+        notes = [
             f"the verdict is that of {trigrams}, and likelihood is left out: the language model "
             f"{config.language_model} is not at hand, {how} gets it"
-        )
-    if not own:
-        return f"the verdict is that of the language model {judge.name}, which has chosen none of the words"
-    return (
-        f"the language model {judge.name} judges, but it has chosen the words of {', '.join(sorted(own))}: {trigrams} "
-        "decides with it; --model (judging.language_model) names another judge"
-    )
-
-
-def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosine: int, limits: set[int]) -> list[str]:
-    """Return what was not evaluated, and what was evaluated on a sample."""
-    rows, queries, name = len(measures), len(measures["qid"].unique()), reference.dataset
-    notes, left_out = [], []
+        ]
+    elif own:
+        notes = [
+            f"the language model {judge.name} judges, but it has chosen the words of {', '.join(sorted(own))}: "
+            f"{trigrams} decides with it; --model (judging.language_model) names another judge"
+        ]
+    else:
+        notes = [f"the verdict is that of the language model {judge.name}, which has chosen none of the words"]
+    left_out = []
     if max(pc.value_counts(measures["level"]).field("counts").to_pylist(), default=0) < MIN_ROWS:
         left_out.append(f"blind AUC (needs {MIN_ROWS} negatives a level)")
     if not has_human_text(reference):
-        others = min((len(human.sentences) for human in reference.human), default=0)
         left_out.append(f"plausibility and attested relations (need {MIN_HUMAN} other sentences, there are {others})")
     if left_out:
         notes.append(f"left out, because they mean nothing on so few sentences: {'; '.join(left_out)}")
     if not reference.tests:
-        notes.append(f"{name} has no test split: leaks are not judged")
-        if has_human_text(reference):
-            notes.append(
-                "plausibility and relations are judged by other folds of the training queries, which the filler may "
-                "have drawn from"
-            )
+        folds = ", and the trigram model is of other folds of the training queries" if has_human_text(reference) else ""
+        notes.append(f"{reference.dataset} has no test split: leaks are not judged{folds}")
     if not reference.leakage.is_labelled:
-        notes.append(f"{name} has no labels of novel compositions or words: held-out ones are not judged")
-    unknown = {
-        "template_kept": "have no masked query: template is not judged",
-        "same_slot_class": "keep no template, or masks that don't fit their query: slots are not judged",
+        notes.append(f"{reference.dataset} has no labels of novel compositions or words: held-out ones are not judged")
+    rows, queries = len(measures), len(measures["qid"].unique())
+    counts = {
+        "have no masked query: template is not judged": measures["template_kept"].null_count,
+        "keep no template, or have masks that don't fit their query: slots are not judged": measures[
+            "slots"
+        ].null_count,
+        f"have a query that {reference.dataset} lacks": rows - (pc.sum(measures["known_query"]).as_py() or 0),
     }
-    for metric, reason in unknown.items():
-        missing = rows - int(np.count_nonzero(columns[metric][1]))
-        notes += [f"{missing:,} of {counted(rows, 'row')} {reason}"] if missing else []
-    strangers = rows - (pc.sum(measures["known_query"]).as_py() or 0)
-    if reference.trained and strangers:
-        notes.append(f"with a query that {name} lacks: {strangers:,} of {counted(rows, 'row')}")
-    for limit in sorted(limits, reverse=True):
-        by_words = "blind AUC by words, and plausibility"
-        by_few = "likelihood" if limit < MIN_ROWS else "attested relations, blind AUC by characters"
-        which = by_words if limit >= MOST_QUERIES else by_few
-        notes += [f"{which}: judged on {limit:,} of {counted(queries, 'query')}"] if queries > limit else []
-    if with_cosine < rows:
-        notes.append(f"similarity, paraphrases and hierarchy: judged on {with_cosine:,} of {counted(rows, 'row')}")
+    notes += [f"{count:,} of {counted(rows, 'row')} {what}" for what, count in counts.items() if count]
+    if config.sample and queries > config.sample:
+        notes.append(
+            f"judged on {config.sample:,} of {counted(queries, 'query')}: attested relations, blind AUC by characters, "
+            f"cosines that are not known; on a third of them likelihood; on {MOST_QUERIES:,} at most plausibility and "
+            "blind AUC by words"
+        )
     return notes
 
 
@@ -271,7 +253,7 @@ class Quality(Stage):
         return {**settings, "sentence_model": self.encoding.sentence_model}
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of the file of negatives and of the sentence encoder."""
+        """Return the digests of the file of negatives and of the models."""
         path = self.negatives.path if isinstance(self.negatives, FileNegatives) else None
         digests = {f"negatives: {path.name}": file_digest(path)} if path else {}
         if is_at_hand(self.judging.language_model):
@@ -280,47 +262,42 @@ class Quality(Stage):
 
     def part(self, piece: int) -> Part:
         """Evaluate the negatives: the report is one part."""
-        human, data, config = read_human(self.data.annotated), self.data, self.judging
+        data, config, human = self.data, self.judging, read_human(self.data.annotated)
         if self.measures:
             reference = read_reference(data.name, data.annotated, human=human)
             measures = Store().table(self.measures)
         else:
             rows = list(chain.from_iterable(self.negatives.parts()))
             reference = read_reference(data.name, data.annotated, {row.query for row in rows}, human)
-            measures = measure_all(rows, reference)
+            measures = table_of(MEASURES, [measure(row, reference) for row in rows])
         videos = {vid: number for number, vid in enumerate(measures["vid"].unique().to_pylist())}
         figures = Figures(videos, Resamples(len(videos), config.resamples, SEED))
-        columns = put_measures(measures, reference, figures)
+        put_measures(measures, reference, figures)
         known = measures.filter(measures["similarity"].is_valid())
         if len(known):
             put_similarity(known["qid"].to_pylist(), known["similarity"].to_numpy(), figures.places(known), figures)
         queries = measures["qid"].unique().to_pylist()
         most = max(MOST_QUERIES, config.sample) if config.sample else len(queries)
-        wanted = draw(queries, most) if most < len(queries) else None
-        rows = list(chain.from_iterable(self.negatives.parts(wanted)))
-        few_qids, control_qids = (
-            draw({row.qid for row in rows}, max(config.sample // divisor, 1) if config.sample else 0)
-            for divisor in (1, CONTROL_DIVISOR)
-        )
+        rows = list(chain.from_iterable(self.negatives.parts(draw(queries, most) if most < len(queries) else None)))
+        qids = {row.qid for row in rows}
+        few_qids = draw(qids, config.sample)
         few = [row for row in rows if row.qid in few_qids]
         if not len(known):
-            put_cosines(few, self.encoding, figures)
+            texts = sorted({text for row in few for text in (row.query, row.negative)})
+            vectors = dict(zip(texts, encode(texts, self.encoding), strict=True))
+            cosines = np.array([float(vectors[row.query] @ vectors[row.negative]) for row in few], dtype=np.float64)
+            put_similarity([row.qid for row in few], cosines, figures.places(few), figures)
         model = data.store.manifest(data.tags).parameters["spacy_model"] if data.tags else SHIPPED_PIPELINE
         judge = LanguageModel.load(config.language_model) if is_at_hand(config.language_model) else None
         own = own_providers(self.negatives, judge.name) if judge else set[str]()
+        control_qids = draw(qids, max(config.sample // CONTROL_DIVISOR, 1) if config.sample else 0)
         put_samples(rows, few, control_qids, str(model), judge, bool(own), reference, figures)
         figures.put_verdicts(own)
         providers = measures["provider"].unique().to_pylist()
         if len(providers) == 1:  # a figure is found under the name of its provider, too
             figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
-        part = Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows))
-        notes = [_judge_note(config, judge, own, reference)]
-        notes += _notes(reference, measures, columns, len(known) or len(few), {most, config.sample} - {0})
-        if isinstance(self.negatives, ArtifactNegatives):
-            counted = self.negatives.store.manifest(self.negatives.artifact).notes
-            notes += [f"{what}: {count:,}" for what, count in counted.items()]
-        part.notes.update(dict.fromkeys(notes, 1))
-        return part
+        notes = Counter(_notes(config, judge, own, reference, measures))
+        return Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows), notes=notes)
 
 
 def make_quality(
@@ -348,51 +325,31 @@ def report_quality(
 
 @side_effect_task("report")
 def _publish(quality: Artifact) -> None:
-    publish_report(quality.dataset, STAGE, page_of(Store(), quality))
+    publish_report(quality.dataset, STAGE, write_page(Store(), quality))
 
 
-def page_of(store: Store, quality: Artifact) -> str:
-    return write_page(store.table(quality).to_pylist(), store.manifest(quality), quality.path)
+def evaluate(negatives: "str | Path | pd.DataFrame", dataset: str | None, settings: Mapping[str, Any]) -> Artifact:
+    """Return the report on what a user names or has, made without Prefect.
 
-
-# -- negatives that a user names, without Prefect ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class QualityTables:
-    """The output of `penumbra quality`: a table for each provider, and notes on what was not evaluated."""
-
-    artifact: Artifact
-    page: str
-    tables: list[tuple[str, Table]]
-    notes: list[str]
-
-
-def evaluate_reference(reference: str, dataset: str | None, settings: Mapping[str, Any]) -> QualityTables:
-    """Evaluate what `reference` names; an artifact against the data set that it was made from unless one is named."""
+    An artifact is evaluated against the data set that it was made from unless one is named. A data frame has the
+    columns of the artifact `negatives`. Raises `NegativesError` if the negatives or the settings are wrong.
+    """
+    if isinstance(negatives, pd.DataFrame):
+        if lacking := [name for name in COLUMNS if name not in negatives.columns]:
+            raise NegativesError(f"the data frame lacks {', '.join(lacking)}: give what build_negatives gives")
+        with TemporaryDirectory(prefix="penumbra-") as folder:
+            file = Path(folder) / "negatives.parquet"
+            negatives[[it for it in (*COLUMNS, *OPTIONAL) if it in negatives.columns]].to_parquet(file, index=False)
+            return evaluate(file, dataset, settings)
     try:
         config = QualityConfig(**{name: value for name, value in settings.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         raise NegativesError(f"{first['loc'][0]}: {first['msg']} (was {first['input']!r})") from None
     store = Store()
-    negatives = find_negatives(store, reference)
-    if isinstance(negatives, FileNegatives):
-        data = dataset_named(store, dataset) if dataset else dataset_of_file(store, negatives)
+    found = find_negatives(store, str(negatives))
+    if dataset:
+        data = dataset_named(store, dataset)
     else:
-        data = dataset_named(store, dataset) if dataset else negatives.dataset()
-    artifact = make_quality(negatives, data, Encoding(), config)
-    tables = figure_tables(figures_by_name(store.table(artifact).to_pylist()))
-    return QualityTables(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
-
-
-def evaluate_frame(negatives: "pd.DataFrame", dataset: str | None, settings: Mapping[str, Any]) -> QualityTables:
-    """Evaluate a data frame with the columns of the artifact `negatives`."""
-    lacking = [name for name in COLUMNS if name not in negatives.columns]
-    if lacking:
-        raise NegativesError(f"the data frame lacks {', '.join(lacking)}: give what build_negatives gives")
-    with tempfile.TemporaryDirectory(prefix="penumbra-") as folder:
-        file = Path(folder) / "negatives.parquet"
-        columns = [name for name in (*COLUMNS, *OPTIONAL) if name in negatives.columns]
-        negatives[columns].to_parquet(file, index=False)
-        return evaluate_reference(str(file), dataset, settings)
+        data = dataset_of_file(store, found) if isinstance(found, FileNegatives) else found.dataset()
+    return make_quality(found, data, Encoding(), config)

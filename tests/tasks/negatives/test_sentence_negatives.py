@@ -185,10 +185,10 @@ def test_an_imported_negative_is_cleaned_and_the_changes_are_counted(make: Make,
 
 
 def test_a_file_of_another_data_set_is_an_error(make: Make, tmp_path: Path) -> None:
-    file = put(tmp_path / "other.jsonl", {"qid": "x_1", "level": 1, "query": "a dog eats."})
+    file = put(tmp_path / "other.jsonl", {"qid": "x_1", "level": 1, "negative": "a dog eats."})
     with pytest.raises(NegativesError, match="no qid is of a training query of corner, the first is 'x_1'"):
         build(make(file))
-    file = put(tmp_path / "loud.jsonl", {"qid": "\x1b[31m" * 1000, "level": 1, "query": "a dog eats."})
+    file = put(tmp_path / "loud.jsonl", {"qid": "\x1b[31m" * 1000, "level": 1, "negative": "a dog eats."})
     with pytest.raises(NegativesError) as caught:
         build(make(file))
     assert str(caught.value).isprintable()
@@ -197,7 +197,7 @@ def test_a_file_of_another_data_set_is_an_error(make: Make, tmp_path: Path) -> N
 
 def test_without_a_file_it_is_what_was_imported_last(make: Make, store: Store, tmp_path: Path) -> None:
     stage = make(put(tmp_path / "one.csv", {}))
-    (tmp_path / "one.csv").write_text(f"qid,level,query\n{QID},2,person eats.\n")
+    (tmp_path / "one.csv").write_text(f"qid,level,negative\n{QID},2,person eats.\n")
     queries = Queries(stage.annotations, stage.tags, stage.embeddings, stage.annotations)
     asked = queries, stage.dictionary, NegativesParameters(sourcing=NegativeSource(source="imported"))
     with pytest.raises(ArtifactError, match="no negatives of corner were imported: penumbra run import-negatives"):

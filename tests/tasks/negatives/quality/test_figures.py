@@ -8,7 +8,7 @@ import pytest
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.checks import LeakageFilter, normal_form
-from penumbra.tasks.negatives.quality.figures import Figures, attested, blind_auc, put_plausibility, put_similarity
+from penumbra.tasks.negatives.quality.figures import Figures, blind_auc, put_plausibility, put_relations, put_similarity
 from penumbra.tasks.negatives.quality.negatives import Negative
 from penumbra.tasks.negatives.quality.page import figures_by_name
 from penumbra.tasks.negatives.quality.reference import (
@@ -161,7 +161,12 @@ def test_relations_of_both_schemes() -> None:
     }
     assert set(relations(penn)) == set(relations(universal)) == expected
     negative = [*penn[:3], {**penn[3], "lemma": "soup"}, *penn[4:]]
-    assert attested(negative, penn, {Relation("put", "verb-object", "", "soup")}) == (1, 2), "red soup is not attested"
+    figures = Figures({"v": 0}, Resamples(1, 0, 0))
+    human = replace(reference(), human=[Human([], {Relation("put", "verb-object", "", "soup")})])
+    put_relations(
+        [Negative("q", "v", 1, "query", "negative", "")], [], {"query": penn, "negative": negative}, human, figures
+    )
+    assert figures_by_name(figures.rows)[1, "all", "attested_relations"] == 0.5, "red soup is not attested"
 
 
 def test_what_a_training_sentence_has_is_not_held_out() -> None:

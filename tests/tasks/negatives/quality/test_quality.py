@@ -15,7 +15,7 @@ from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.quality.negatives import FileNegatives
 from penumbra.tasks.negatives.quality.page import figures_by_name
 from penumbra.tasks.negatives.quality.reference import fills_of
-from penumbra.tasks.negatives.quality.report import evaluate_reference
+from penumbra.tasks.negatives.quality.report import evaluate as report_on
 
 pytestmark = pytest.mark.slow
 
@@ -72,16 +72,15 @@ def shine(data: Path) -> Path:
 
 
 def evaluate(path: Path | str, **settings: Any) -> tuple[Figures, list[str]]:
-    report = evaluate_reference(str(path), None, LIGHT | settings)
-    return figures_by_name(Store().table(report.artifact).to_pylist()), report.notes
+    store, report = Store(), report_on(path, None, LIGHT | settings)
+    return figures_by_name(store.rows(report)), list(store.manifest(report).notes)
 
 
 def test_a_shine_file_is_evaluated_against_the_data_set_that_has_its_queries(
     store: Store, shine: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penumbra.tasks.negatives.quality.report.MIN_HUMAN", 1)
-    report = evaluate_reference(str(shine), "mine", LIGHT)
-    figures = figures_by_name(store.table(report.artifact).to_pylist())
+    figures = figures_by_name(store.rows(report_on(shine, "mine", LIGHT)))
     assert figures[1, "all", "rows"] == 24
     assert figures[1, "all", "template_kept"] == pytest.approx(22 / 24), "two keep none"
     assert figures[2, "all", "template_kept"] == 1
@@ -151,7 +150,7 @@ def test_a_bad_row_is_one_line_with_file_row_and_remedy(tmp_path: Path, line: st
 @pytest.mark.parametrize("reference", ["nowhere.jsonl", "charades-cg", "mine/negatives", "UP/negatives"])
 def test_a_reference_to_nothing_is_a_penumbra_error(store: Store, reference: str) -> None:
     with pytest.raises(PenumbraError):
-        evaluate_reference(reference, None, {})
+        report_on(reference, None, {})
 
 
 def test_the_authors_release_keeps_its_template_as_often_as_they_say(shared: Path) -> None:

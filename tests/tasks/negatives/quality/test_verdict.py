@@ -12,9 +12,10 @@ from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, Verdict, decide, put_likelihood, verdict_of
 from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative
-from penumbra.tasks.negatives.quality.page import figure_tables, figures_by_name, verdict_line
+from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line, write_page
 from penumbra.tasks.negatives.quality.reference import words_of
-from penumbra.tasks.negatives.quality.report import evaluate_reference, likelihoods, own_providers
+from penumbra.tasks.negatives.quality.report import evaluate as report_on
+from penumbra.tasks.negatives.quality.report import likelihoods, own_providers
 from tests import tiny_llama
 from tests.rows import annotation, build, negative
 
@@ -53,7 +54,7 @@ def verdict_on(kind: str, count: int) -> str:
     figures = Figures(videos, Resamples(len(videos), 200, 0))
     put_likelihood(rows, randoms, likelihoods([*rows, *randoms], Trigrams()), figures)
     figures.put_verdicts(set())
-    return verdict_line(figures_by_name(figures.rows), "all")
+    return verdict_line(figures_by_name(figures.rows))
 
 
 def test_known_negatives_get_their_verdict() -> None:
@@ -83,12 +84,11 @@ def test_the_rule(low: float, high: float, expected: Verdict) -> None:
 @pytest.mark.parametrize(
     ("votes", "is_own", "expected"),
     [
-        ({"a": NATURAL, "b": LESS}, False, NATURAL),
-        ({"a": NATURAL, "b": LESS}, True, LESS),
-        ({"a": NEAR_RANDOM, "b": NATURAL}, True, NEAR_RANDOM),
-        ({"a": NATURAL, "b": NATURAL}, True, Verdict.READ),
-        ({"a": NATURAL, "b": TOO_FEW}, True, Verdict.READ),
-        ({"a": NATURAL}, True, Verdict.READ),
+        ({"naturalness": NATURAL, "b": LESS}, False, NATURAL),
+        ({"naturalness": NATURAL, "b": LESS}, True, LESS),
+        ({"naturalness": NEAR_RANDOM, "b": NATURAL}, True, NEAR_RANDOM),
+        ({"naturalness": NATURAL, "b": TOO_FEW}, True, Verdict.READ),
+        ({"naturalness": NATURAL}, True, Verdict.READ),
         ({"b": LESS}, False, LESS),
         ({}, False, None),
     ],
@@ -96,7 +96,7 @@ def test_the_rule(low: float, high: float, expected: Verdict) -> None:
 def test_the_model_that_chose_does_not_praise_itself(
     votes: dict[str, Verdict], is_own: bool, expected: Verdict | None
 ) -> None:
-    assert decide(votes, "a", is_own) is expected
+    assert decide(votes, is_own) is expected
 
 
 def test_wilsons_interval() -> None:
@@ -120,9 +120,9 @@ def negatives(store: Store, tmp_path: Path) -> Path:
 
 
 def evaluate(path: Path, model: str) -> tuple[dict[tuple[int, str, str], float], list[str]]:
-    report = evaluate_reference(str(path), None, {"resamples": 20, "language_model": model})
-    assert report.tables[0][0] == "verdict"
-    return figures_by_name(Store().table(report.artifact).to_pylist()), report.notes
+    store, report = Store(), report_on(path, None, {"resamples": 20, "language_model": model})
+    assert write_page(store, report).split("\n\n")[1] == "## verdict"
+    return figures_by_name(store.rows(report)), list(store.manifest(report).notes)
 
 
 @pytest.mark.slow
@@ -156,9 +156,3 @@ def test_whose_words_an_artifact_has(store: Store) -> None:
     source = ArtifactNegatives(store, build(store, "negatives", rows, [annotations, tags]))
     assert own_providers(source, "HuggingFaceTB/SmolLM2-135M-Instruct@0123") == {"llama"}
     assert own_providers(source, "gpt2") == set()
-
-
-def test_the_verdict_comes_first_on_every_page() -> None:
-    rows = [{"level": 1, "provider": "all", "metric": name, "value": 1.0} for name in ("rows", "verdict")]
-    tables = figure_tables(figures_by_name(rows))
-    assert tables[0] == ("verdict", (("negatives", "level 1"), [("all", "near random")]))

@@ -1,4 +1,4 @@
-"""Export: the authors' own rows, key for key, from the very tables that the negatives were made of."""
+"""Export: the authors' own rows, key for key; tables; and a folder that `datasets` opens."""
 
 import csv
 import io
@@ -20,15 +20,15 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
-from penumbra.tasks.negatives.export import SCHEMA, SENTENCE_FORMATS, export_rows, shortest_float
+from penumbra.tasks.negatives.export import SCHEMA, export_rows, shortest_float
 from penumbra.tasks.negatives.files import read_entries
 from tests.rows import annotation, negative
 
 Row = dict[str, Any]
 
 
-def query(qid: str, text: str = "") -> Row:
-    return annotation(qid, text or f"query {qid} 🐶", duration=12.5, windows=[[0.5, 4.25]])
+def query(qid: str) -> Row:
+    return annotation(qid, f"query {qid} 🐶", duration=12.5, windows=[[0.5, 4.25]])
 
 
 def masked(qid: str, level: int, text: str = "masked") -> Row:
@@ -90,23 +90,21 @@ def test_one_negative_a_row(built: Store) -> None:
     assert rows[7] == {**about, "negative": "negative c2 3", **filled}
 
 
-def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> None:
-    build(store, "negatives", [[chosen("a1", 1)]])
+def test_what_can_not_be_exported_is_an_error(store: Store) -> None:
+    unnamed, annotations = build(store, "negatives", [[chosen("a1", 1)]]), build(store, "annotations", [[query("a1")]])
     with pytest.raises(ArtifactError, match="does not name its annotations and masks"):
-        next(export_rows(store, store.newest("scenes", "negatives"), "shine"))
+        export_rows(store, unnamed, "shine")
+    empty = build(store, "negatives", [[]], (annotations,), version=2)
+    with pytest.raises(ArtifactError, match="holds no negative: penumbra run build-negatives scenes says why"):
+        export_rows(store, empty, "jsonl")
 
 
-def test_whole_sentences_are_exported_except_to_formats_with_masks(store: Store) -> None:
-    annotations = build(store, "annotations", [[query("a1")]])
-    build(store, "negatives", [[chosen("a1", 1)]], (annotations,))
-    for format_ in SENTENCE_FORMATS:
-        [row] = export_rows(store, store.newest("scenes", "negatives"), format_)
-        assert (row["masked_query"], row["negative"]) == (None, "negative a1 1")
-    for format_ in ("shine", "hf"):
-        with pytest.raises(
-            ArtifactError, match=r"holds whole sentences.*choose another --format \(jsonl, csv, parquet\)"
-        ):
-            next(export_rows(store, store.newest("scenes", "negatives"), format_))
+def test_whole_sentences_are_exported_except_to_shines_form(store: Store) -> None:
+    negatives = build(store, "negatives", [[chosen("a1", 1)]], (build(store, "annotations", [[query("a1")]]),))
+    [row] = export_rows(store, negatives, "jsonl")
+    assert (row["masked_query"], row["negative"]) == (None, "negative a1 1")
+    with pytest.raises(ArtifactError, match=r"holds whole sentences.*choose another --format"):
+        export_rows(store, negatives, "shine")
 
 
 def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: Store, tmp_path: Path) -> None:
@@ -136,9 +134,10 @@ def test_a_parquet_file_has_the_rows_of_the_json_lines(built: Store, tmp_path: P
 
 
 def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tmp_path: Path) -> None:
-    annotations = build(store, "annotations", [[query("a1", "=1+1 opens, the door")]])
+    annotations = build(store, "annotations", [[query("a1")]])
     masks = build(store, "masks", [[masked("a1", 1)]], (annotations,))
-    evil = chosen("a1", 1, words=["-cmd", "Tür"], similarity=-0.25) | {"negative": '@SUM(A1) "quoted"'}
+    evil = {"query": "=1+1 opens, the door", "negative": '@SUM(A1) "quoted"', "words": ["-cmd", "Tür"]}
+    evil = chosen("a1", 1, similarity=-0.25) | evil
     build(store, "negatives", [[evil]], (annotations, masks))
     file = tmp_path / "out.csv"
     assert CliRunner().invoke(app, ["export", "scenes", "--format", "csv", "--output", str(file)]).exit_code == 0
@@ -177,3 +176,39 @@ def test_a_file_that_can_not_be_written_is_one_line(built: Store, tmp_path: Path
     file = tmp_path / "nowhere" / "out"
     done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
     assert str(done.exception) == f"--output {file} can't be written (No such file or directory)"
+
+
+def test_datasets_opens_the_folder(store: Store, tmp_path: Path) -> None:
+    """The first part has no query of the test split: `datasets` reads no file with an empty row group."""
+    pytest.importorskip("datasets", reason="is an extra: pip install 'penumbra[test]'")
+    test = annotation("b1", "a cup.", "novel-word", duration=12.5, windows=[[0.5, 4.25]])
+    annotations = build(store, "annotations", [[query("a1")], [test]])
+    masks = build(store, "masks", [[masked("a1", 1)], []], (annotations,))
+    negatives = build(store, "negatives", [[chosen("a1", 1)], []], (annotations, masks))
+    folder = tmp_path / "out"
+    verdict = [{"level": 1, "provider": "all", "metric": "verdict", "value": 3.0}]
+    for parents, expected in (
+        ((), "`penumbra quality scenes/negatives`"),
+        ((negatives,), "level 1: as natural as the que"),
+    ):
+        build(store, "quality", [verdict], parents)
+        done = CliRunner().invoke(app, ["export", "scenes", "--format", "hf", "--output", str(folder)])
+        assert done.exit_code == 0, done.exception
+        assert f"Quality: {expected}" in (folder / "README.md").read_text(encoding="utf-8")
+    files = {"README.md", "negatives/train.parquet", "queries/train.parquet", "queries/novel_word.parquet"}
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == files
+    program = (
+        "import json, sys\n"
+        "from datasets import load_dataset\n"
+        "negatives, queries = load_dataset(sys.argv[1], split='train'), load_dataset(sys.argv[1], 'queries')\n"
+        "print(json.dumps([negatives.to_list(), {name: rows.to_list() for name, rows in queries.items()}]))"
+    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], env=environment, capture_output=True, check=True
+    )
+    [row], queries = json.loads(loaded.stdout)
+    assert (row["qid"], row["level"], row["negative"], row["words"]) == ("a1", 1, "negative a1 1", ["cup"])
+    assert [row["query"] for row in queries["train"]] == ["query a1 🐶"]
+    about = {"qid": "b1", "vid": "b1", "query": "a cup.", "duration": 12.5, "windows": [[0.5, 4.25]]}
+    assert queries["novel_word"] == [about]
