@@ -2,39 +2,25 @@
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 from pydantic import ValidationError
 
-from penumbra.artifacts.differences import differences
 from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import Files
 from penumbra.artifacts.locations import artifacts_root
-from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Work
+from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Work, flat
 
 MANIFEST = "_manifest.json"
 LISTED = 10  # artifacts in a message
-MADE_BY = {  # stage → flow that makes it, if that is not build-negatives
-    "text_features": "extract-features",
-    "video_features": "extract-features",
-    "patch_features": "extract-features",
-    "metrics": "train-grounding",
-    "visual_dynamic_queries": "train-grounding",
-    "judging_texts": "evaluate-grounding",
-    "calibration": "evaluate-grounding",
-    "predictions": "evaluate-grounding",
-    "existence": "evaluate-grounding",
-    "evaluation": "evaluate-grounding",
-}
-NEED_FEATURES = ("train-grounding", "evaluate-grounding")  # flows that full-pipeline runs after extract-features
+MOST = 4  # differences in a line
 SAMPLE = "scenes"  # the data set of an example
 REVIEWS = "reviews"  # a stage that `rm` removes only by its name
 # Stages whose newer artifacts do not replace older ones
 RESULTS = {"metrics", "evaluation", "ablation", "judging_negatives", REVIEWS}
-
-
-PINS = ".pins"  # folder of the pins
+PINS = ".pins"  # folder of the pins: DATASET/STAGE/NAME.json
 PIN = re.compile(r"[a-z0-9-]{1,50}\Z")
 
 
@@ -46,7 +32,6 @@ class Pin(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The pin as users type it: `mine/negatives@release`."""
         return f"{self.artifact.dataset}/{self.artifact.stage}@{self.name}"
 
     @property
@@ -56,7 +41,6 @@ class Pin(NamedTuple):
 
     @property
     def unpin(self) -> str:
-        """The command that removes it."""
         return f"penumbra artifacts pin {self.artifact.dataset}/{self.artifact.stage} --as {self.name} --remove"
 
 
@@ -70,9 +54,6 @@ class Catalogue:
         self.root = self.files.root
 
     def artifact(self, work: Work) -> Artifact:
-        for name in (work.dataset, work.stage):
-            if not NAME.match(name):
-                raise ArtifactError(f"{name!r} is no name for a folder: lower-case letters, digits, '.', '_', '-'")
         return Artifact(root=self.root, dataset=work.dataset, stage=work.stage, key=work.key)
 
     def reference(self, manifest: Manifest) -> Artifact:
@@ -89,12 +70,13 @@ class Catalogue:
         except FileNotFoundError:
             command = making(artifact.stage, artifact.dataset)
             raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): {command} makes it") from None
-        except ValidationError as error:
-            raise self.damaged(artifact, MANIFEST, f"is damaged ({error.error_count()} faults)") from None
-        if "sha256" in manifest.model_fields_set and manifest.sealed().sha256 != manifest.sha256:
+        except ValidationError:
+            raise self.damaged(artifact, MANIFEST, "is damaged") from None
+        is_sealed = "sha256" not in manifest.model_fields_set or manifest.sealed() == manifest
+        if not is_sealed or manifest.reference != (artifact.dataset, artifact.stage, artifact.key):
             raise self.damaged(artifact, MANIFEST, "was edited")
-        if manifest.reference != (artifact.dataset, artifact.stage, artifact.key):
-            raise self.damaged(artifact, MANIFEST, f"is that of {'/'.join(manifest.reference)}")
+        # The manifest names the root where it was made; the store may have been moved.
+        manifest.parents = [parent.model_copy(update={"root": self.root}) for parent in manifest.parents]
         return manifest
 
     def damaged(self, artifact: Artifact, name: str, fault: str) -> ArtifactError:
@@ -126,7 +108,7 @@ class Catalogue:
                 continue  # another program's folder
 
     def newest(self, dataset: str, stage: str) -> Artifact:
-        """Return the artifact of a stage that was finished last; raise `ArtifactError` if it is damaged."""
+        """Return the artifact of a stage that was finished last; raise `ArtifactError` if there is none."""
         if not NAME.match(dataset) or not NAME.match(stage):
             raise ArtifactError(f"'{dataset}/{stage}' is no DATASET/STAGE, as in charades-cg/masks")
         artifact = self.newest_if_any(dataset, stage)
@@ -135,26 +117,37 @@ class Catalogue:
         return artifact
 
     def newest_if_any(self, dataset: str, stage: str) -> Artifact | None:
-        """Return the newest artifact of a stage or None; raise `ArtifactError` if a damaged one may be newer."""
-        manifests = self.find(dataset, stage)
+        """Return the newest artifact of a stage or None; raise `ArtifactError` if one, maybe the newest, is damaged."""
+        manifests = [self.manifest(artifact) for artifact in self.folders(dataset, stage, MANIFEST)]
+        manifests.sort(key=lambda manifest: manifest.ended)
         self.announce_newest(manifests)
-        whole = [self.reference(manifest) for manifest in manifests]
-        for artifact in {*self.folders(dataset, stage, MANIFEST)} - {*whole}:
-            times = [self.files.call("modified", path_of(it, MANIFEST)) for it in (artifact, *whole[-1:])]
-            if times[0] == max(times):
-                self.manifest(artifact)  # raises what is wrong with it
-        return whole[-1] if whole else None
+        return self.reference(manifests[-1]) if manifests else None
 
     def announce_newest(self, manifests: Sequence[Manifest]) -> None:
         """Tell which of several artifacts is taken, the last one, and how it differs from the one before."""
         if len(manifests) < 2 or not Catalogue.announce:
             return
         *_, before, now = manifests
-        changed = differences(lambda it: self.readable_manifest(it.model_copy(update={"root": self.root})), now, before)
+        old, new = self._settings(before), self._settings(now)
+        names = [name for name in {**new, **old} if new.get(name) != old.get(name)]
+        names.sort(key=lambda name: name != "fills.provider")
+        shown = [f"{name}={old.get(name, 'none')} (now {new.get(name, 'none')})" for name in names[:MOST]]
+        shown += [f"{len(names) - MOST} more"] if len(names) > MOST else []
         Catalogue.announce(
             f"{now.dataset}/{now.stage}: uses {now.key}, the newest of {len(manifests)}; "
-            f"the one before, {before.key}, has {changed}"
+            f"the one before, {before.key}, has {'; '.join(shown) or 'the same parameters and inputs'}"
         )
+
+    def _settings(self, manifest: Manifest) -> dict[str, str]:
+        """Return the parameters, inputs and versions of an artifact and its ancestors as JSON, by STAGE.NAME."""
+        values, waiting = defaultdict[str, list[str]](list), [manifest]
+        for one in waiting:  # the list grows inside the loop
+            inputs = {f"content of {name}": digest[:8] for name, digest in one.inputs.items()}
+            for name, value in flat({**one.parameters, **inputs, "version": one.stage_version}):
+                values[f"{one.stage}.{name}"].append(json.dumps(value, ensure_ascii=False))
+            parents = [self.readable_manifest(parent) for parent in one.parents]
+            waiting += [parent for parent in parents if parent and parent not in waiting]
+        return {name: ", ".join(several) for name, several in values.items()}
 
     def with_key(
         self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None
@@ -164,8 +157,7 @@ class Catalogue:
         With `name`, which returns a run's MODEL-DIGITS, the model is enough. Raises `ArtifactError` listing those that
         match, or the newest ones, unless exactly one matches.
         """
-        key = key.rpartition("@")[2]
-        pins = [pin for pin in self.pins(dataset, stage) if pin.name == key]
+        pins = [pin for pin in self.pins(dataset, stage) if pin.name == key.rpartition("@")[2]]
         if len(pins) == 1:
             if not self.has(pins[0].artifact):
                 raise ArtifactError(pins[0].fault)
@@ -173,16 +165,15 @@ class Catalogue:
         manifests = self.find(dataset, stage)
         if not manifests:
             raise self.missing(dataset, stage)
-        digits = key.rpartition("-")[2]
-        matching = [manifest for manifest in manifests if digits and manifest.key.startswith(digits)]
-        if not matching and name:
-            matching = [manifest for manifest in manifests if name(manifest).rpartition("-")[0] == key]
+        called, digits = name or (lambda it: "/".join(it.reference)), key.rpartition("-")[2]
+        matching = [it for it in manifests if digits and it.key.startswith(digits)]
+        matching = matching or [it for it in manifests if name and name(it).rpartition("-")[0] == key]
         if len(matching) == 1:
             return self.reference(matching[0])
-        place = f"{dataset or '*'}/{stage}"
-        listed, called = matching or manifests, name or (lambda it: "/".join(it.reference))
+        listed = matching or manifests
         newest = ", ".join(map(called, listed[: -LISTED - 1 : -1]))
         newest += f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
+        place = f"{dataset or '*'}/{stage}"
         if matching:
             raise ArtifactError(f"{len(matching)} of {place} match {key!r}, give more of its digits: {newest}")
         wrong = f"no run is called {key!r}" if name else f"no {place} matches {key!r}"
@@ -199,23 +190,20 @@ class Catalogue:
         return self.newest(*names)
 
     def pins(self, dataset: str | None = None, stage: str | None = None) -> list[Pin]:
-        """Return the pins, in the order of their names; raise `ArtifactError` if one is damaged."""
+        """Return the pins, in the order of their names."""
         found = []
         for path in self.files.matching(f"{PINS}/{dataset or '*'}/{stage or '*'}/*.json"):
             _, of, at, file = path.split("/")
-            try:
-                key = json.loads(self.files.read(path))["key"]
-                artifact = Artifact(root=self.root, dataset=of, stage=at, key=key)
-            except (ValueError, TypeError, KeyError):
-                raise ArtifactError(f"{self.root}/{path} is damaged: pin the artifact again, or remove it") from None
-            found.append(Pin(file.removesuffix(".json"), artifact))
+            key = json.loads(self.files.read(path))["key"]
+            found.append(Pin(file.removesuffix(".json"), Artifact(root=self.root, dataset=of, stage=at, key=key)))
         return found
 
     def pin(self, artifact: Artifact, name: str) -> Pin:
         """Give an artifact a name; one that had this name loses it."""
         if not PIN.match(name):
             raise ArtifactError(f"{name!r} is no name of a pin: lower-case letters, digits and '-', as in release")
-        self.files.write(_pin_path(artifact.dataset, artifact.stage, name), json.dumps({"key": artifact.key}).encode())
+        path = f"{PINS}/{artifact.dataset}/{artifact.stage}/{name}.json"
+        self.files.write(path, json.dumps({"key": artifact.key}).encode())
         return Pin(name, artifact)
 
     def unpin(self, dataset: str, stage: str, name: str) -> None:
@@ -223,17 +211,17 @@ class Catalogue:
         known = [it.name for it in self.pins() if (it.artifact.dataset, it.artifact.stage) == (dataset, stage)]
         if name not in known:
             raise ArtifactError(f"{dataset}/{stage} has no pin {name!r}: {what_there_is(name, known)}")
-        self.files.remove(_pin_path(dataset, stage, name))
+        self.files.remove(f"{PINS}/{dataset}/{stage}/{name}.json")
 
     def below(self, reference: str | None) -> list[Artifact]:
         """Return the artifacts, finished or not, below DATASET[/STAGE[/KEY]] or DATASET/STAGE@PIN; None: all."""
         if not reference:
             return list(self.folders())
+        if "@" in reference:
+            return [self.resolve(reference)]
         names = names_in(reference)
-        if len(names) == 3 and any(pin.name == names[2] for pin in self.pins(*names[:2])):
-            return [self.with_key(names[0], names[1], names[2])]
         is_name = len(names) <= 3 and all(map(NAME.match, names))
-        artifacts = [it for it in self.folders(*names[:2]) if it.key.startswith("".join(names[2:3]))] if is_name else []
+        artifacts = [it for it in self.folders(*names[:2]) if it.key.startswith("".join(names[2:]))] if is_name else []
         if not artifacts:
             raise ArtifactError(f"nothing is below {reference}: penumbra artifacts ls shows what there is")
         return artifacts
@@ -250,22 +238,16 @@ class Catalogue:
 
     def missing(self, dataset: str | None, stage: str | None = None) -> ArtifactError:
         """Return the error to raise if a data set, or all of them, has no artifact of a stage."""
-        from penumbra.artifacts.schemas import SCHEMAS
+        from penumbra.artifacts.schemas import TABLES
 
-        pairs = sorted({(manifest.dataset, manifest.stage) for manifest in self.find()})
-        datasets = sorted({name for name, _ in pairs})
+        found = sorted({(it.dataset, it.stage) for it in self.folders(name=MANIFEST)})
+        datasets = sorted({name for name, _ in found})
         if dataset and dataset not in datasets and (datasets or stage is None):
-            return ArtifactError(
-                f"no data set {dataset!r} is known below {self.root}: {what_there_is(dataset, datasets)}"
-            )
-        stages = [f"{name}/{other}" for name, other in pairs if dataset in (None, name)]
-        made, named = "", dataset or SAMPLE
-        if stage is not None and stage in SCHEMAS:
-            is_early = MADE_BY.get(stage) in NEED_FEATURES and not (dataset and self.find(dataset, "text_features"))
-            made = f": {f'penumbra run full-pipeline {named}' if is_early else making(stage, named)} makes it"
-        return ArtifactError(
-            f"no {dataset or '*'}/{stage} below {self.root}{made}; there is: {', '.join(stages) or 'nothing yet'}"
-        )
+            there = what_there_is(dataset, datasets)
+            return ArtifactError(f"no data set {dataset!r} is known below {self.root}: {there}")
+        there = ", ".join(f"{name}/{other}" for name, other in found if dataset in (None, name))
+        made = f": {making(stage, dataset or SAMPLE)} makes it" if stage in TABLES else ""
+        return ArtifactError(f"no {dataset or '*'}/{stage} below {self.root}{made}; there is: {there or 'nothing yet'}")
 
 
 def names_in(reference: str) -> list[str]:
@@ -273,16 +255,11 @@ def names_in(reference: str) -> list[str]:
     return reference.strip("/").replace("@", "/").split("/")
 
 
-def _pin_path(dataset: str, stage: str, name: str) -> str:
-    return f"{PINS}/{dataset}/{stage}/{name}.json"
-
-
 def making(stage: str, dataset: str) -> str:
     """Return the command that makes a stage of a data set."""
-    if stage == REVIEWS:
-        return f"penumbra review {dataset} --from FILE"
-    flow = "ablation NAME" if stage == "ablation" else f"run {MADE_BY.get(stage, 'build-negatives')}"
-    return f"penumbra {flow} {dataset}"
+    from penumbra.artifacts.schemas import TABLES  # imports pyarrow
+
+    return TABLES.get(stage, TABLES["negatives"]).command.format(dataset)
 
 
 def path_of(artifact: Artifact, name: str = "") -> str:
@@ -306,14 +283,10 @@ def to_remove(store: Catalogue, reference: str | None, unneeded: bool) -> list[A
         return artifacts
     manifests = {store.reference(manifest): manifest for manifest in store.find()}
     newest = {(artifact.dataset, artifact.stage): artifact for artifact in manifests}  # the last one replaces others
-    needed = [
-        *newest.values(),
-        *(pin.artifact for pin in pins),
-        *(artifact for artifact in manifests if artifact.stage in RESULTS),
-    ]
+    needed = [*newest.values(), *(pin.artifact for pin in pins), *(it for it in manifests if it.stage in RESULTS)]
     for artifact in needed:  # the list grows inside the loop
         parents = manifests[artifact].parents if artifact in manifests else []
-        needed += {it.model_copy(update={"root": store.root}) for it in parents} - {*needed}
+        needed += {*parents} - {*needed}
     return [artifact for artifact in artifacts if artifact not in needed]
 
 
@@ -328,7 +301,6 @@ def check_unneeded(store: Catalogue, artifacts: Sequence[Artifact]) -> None:
     """Raise `ArtifactError` if another artifact was made from one of these, with the command that removes it."""
     for manifest in store.find():
         child = store.reference(manifest)
-        for parent in manifest.parents if child not in artifacts else ():
-            if parent.model_copy(update={"root": store.root}) in artifacts:
-                command = f"penumbra artifacts rm {path_of(child)}"
-                raise ArtifactError(f"{child.path} was made from {parent.path}: {command} removes it first")
+        for parent in {*artifacts}.intersection(() if child in artifacts else manifest.parents):
+            command = f"penumbra artifacts rm {path_of(child)}"
+            raise ArtifactError(f"{child.path} was made from {parent.path}: {command} removes it first")

@@ -2,7 +2,7 @@
 
 A *lease* says who makes something now; it ends with its holder. On a disk it is a lock (`filelock`), on an object store
 an object that its holder renews and that lapses after `LAPSES` seconds. The digest of a file is remembered with its
-stamp: size, inode and times on a disk, size and ETag on an object store; '' for files changed in the last seconds.
+stamp: size, inode and times on a disk, size and ETag on an object store. A file without a stamp is always read.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,14 +28,15 @@ import fsspec
 
 from penumbra.artifacts.errors import ArtifactError, PenumbraError, without_secrets
 from penumbra.artifacts.locations import digests_file
-from penumbra.artifacts.processes import cores
+from penumbra.artifacts.processes import cores, value_set
 
 # A bucket that answers 503 for half a minute ends no run: botocore's default of five tries takes some seconds.
 RETRIES = {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": 10}}}
-LEASES = ".leases"
+LEASES = ".leases"  # folder
 LAPSES = 60.0  # seconds after the last renewal
 LOOK_EVERY = 1.0  # seconds
 SETTLED = 2.0  # seconds after its last change from which a file has a stamp
+Waits = Callable[[str], None]  # is told who holds a lease
 
 
 class Files:
@@ -66,26 +67,18 @@ class Files:
         if not self.is_local:
             self.call("pipe_file", path, content)
             return
-        target = self.local(path)
-        draft = target.with_name(f".{uuid.uuid4().hex}")
-        try:
-            with draft.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(draft, target)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise self._not_writable(error) from None
-
-    def local(self, path: str) -> Path:
-        """Return a file's path on this disk and create its folder; only for a root that `is_local`."""
         target = Path(self._base, path)
-        try:
+        draft = target.with_name(f".{uuid.uuid4().hex}")
+        with self._errors():
             target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._not_writable(error) from None
-        return target
+            try:
+                with draft.open("wb") as stream:
+                    stream.write(content)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                os.replace(draft, target)
+            finally:
+                draft.unlink(missing_ok=True)
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists now, whoever made it."""
@@ -94,25 +87,20 @@ class Files:
 
     def below(self, path: str) -> dict[str, int]:
         """Return the sizes in bytes of all files of a folder, by their paths below it."""
-        return {name: int(info["size"]) for name, info in self._infos(path).items()}
+        return {name: int(info["size"]) for name, info in self.infos(path).items()}
 
-    def stamps(self, path: str) -> dict[str, str]:
-        """Return the stamps of all files of a folder; '' is an unknown stamp."""
-        if self.is_local:
-            return {name: stamp_of(Path(self._base, path, name)) for name in self._infos(path)}
-        infos = self._infos(path).items()
-        return {name: f"{info['size']} {info['ETag']}" if info.get("ETag") else "" for name, info in infos}
-
-    def _infos(self, path: str) -> dict[str, dict[str, Any]]:
+    def infos(self, path: str) -> dict[str, dict[str, Any]]:
+        """Return what fsspec knows of each file and link of a folder, by its path below it."""
         self.filesystem.invalidate_cache()
         start = len(f"{self._base}/{path}/")
         return {name[start:]: info for name, info in sorted(self.call("find", path, detail=True).items())}
 
-    def links(self, path: str) -> list[str]:
-        """Return the links among the files and folders of a folder on a disk."""
-        folder = Path(self._base, path)
-        found = sorted(folder.rglob("*")) if self.is_local else []
-        return [link.relative_to(folder).as_posix() for link in found if link.is_symlink()]
+    def stamps(self, path: str) -> dict[str, str]:
+        """Return the stamps of all files of a folder; '' is an unknown stamp."""
+        infos = self.infos(path)
+        if self.is_local:
+            return {name: stamp_of(Path(self._base, path, name)) for name in infos}
+        return {name: f"{info['size']} {info['ETag']}" if info.get("ETag") else "" for name, info in infos.items()}
 
     def matching(self, pattern: str) -> list[str]:
         """Return the sorted paths that match a pattern such as `*/masks/*/part-*`."""
@@ -125,27 +113,28 @@ class Files:
         self.call("rm", path, recursive=True)
 
     def call(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
-        """Call a function of fsspec's file system; raise `ArtifactError` if it does not answer."""
-        try:
+        """Call a function of fsspec's file system."""
+        with self._errors():
             return getattr(self.filesystem, name)(f"{self._base}/{path}", *arguments, **options)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise `ArtifactError` if the root does not answer or can't be written."""
+        try:
+            yield
         except (FileNotFoundError, FileExistsError):
             raise
         except Exception as error:  # each protocol's client has its own exceptions
             if not self.is_local:
                 reason = f"{type(error).__name__}: {without_secrets(str(error))}"
                 raise ArtifactError(f"{without_secrets(self.root)} can't be reached ({reason})") from None
-            raise (self._not_writable(error) if isinstance(error, OSError) else error) from None
+            raise ArtifactError(
+                f"{self.root} can't be written: {error}: PENUMBRA_ARTIFACTS names another folder"
+            ) from None
 
-    def _not_writable(self, error: OSError) -> ArtifactError:
-        place = f" ({error.filename})" if error.filename else ""
-        reason = error.strerror or str(error)
-        return ArtifactError(f"{self.root} can't be written: {reason}{place}: PENUMBRA_ARTIFACTS names another folder")
-
-    @contextmanager
-    def lease(self, name: str, waits: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
+    def lease(self, name: str, waits: Waits = lambda holder: None) -> AbstractContextManager[None]:
         """Hold the lease `name` inside; wait for it first, after calling `waits` once with its holder."""
-        with (self._lock if self.is_local else self._renewed_object)(f"{LEASES}/{name}", waits):
-            yield
+        return (self._lock if self.is_local else self._renewed_object)(f"{LEASES}/{name}", waits)
 
     def holders(self, prefix: str) -> list[str]:
         """Return the holders of all leases whose names begin so; files of leases that have ended are removed."""
@@ -164,8 +153,10 @@ class Files:
         return held
 
     @contextmanager
-    def _lock(self, path: str, waits: Callable[[str], None]) -> Iterator[None]:
-        lock, holder = filelock.FileLock(self.local(f"{path}.lock")), self.local(f"{path}.holder")
+    def _lock(self, path: str, waits: Waits) -> Iterator[None]:
+        lock, holder = filelock.FileLock(Path(self._base, f"{path}.lock")), Path(self._base, f"{path}.holder")
+        with self._errors():
+            holder.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -176,7 +167,7 @@ class Files:
             yield
 
     @contextmanager
-    def _renewed_object(self, path: str, waits: Callable[[str], None]) -> Iterator[None]:
+    def _renewed_object(self, path: str, waits: Waits) -> Iterator[None]:
         """Hold a numbered term: when the last one has lapsed or was given back, whoever creates the next holds it."""
         mine, ended = self._next_term(path, waits), threading.Event()
         while mine is None:
@@ -198,7 +189,7 @@ class Files:
                 if term <= mine:
                     self.remove(term)
 
-    def _next_term(self, path: str, waits: Callable[[str], None]) -> str | None:
+    def _next_term(self, path: str, waits: Waits) -> str | None:
         """Return the object of the next term, or None if it could not be created now."""
         terms = self.matching(f"{path}.*")
         try:
@@ -219,23 +210,6 @@ def _this_process() -> str:
 
 def _term() -> bytes:
     return json.dumps({"holder": _this_process(), "renewed": time.time()}).encode()
-
-
-class JsonFolder:
-    """A hidden folder of JSON files below a root: what a later run must know and no artifact contains."""
-
-    def __init__(self, files: Files, name: str) -> None:
-        self._files, self._folder = files, f".{name}"
-
-    def write(self, name: str, content: dict[str, Any]) -> None:
-        self._files.write(f"{self._folder}/{name}.json", json.dumps(content).encode())
-
-    def read_all(self) -> list[dict[str, Any]]:
-        """Return the contents of all files, in the order of their names."""
-        return [json.loads(self._files.read(path)) for path in self._files.matching(f"{self._folder}/*.json")]
-
-    def remove(self, name: str) -> None:
-        self._files.remove(f"{self._folder}/{name}.json")
 
 
 @contextmanager
@@ -274,18 +248,12 @@ def named_digest(files: Iterable[tuple[str, Path | None]]) -> str:
 
 
 FileStatus = tuple[int, int]  # size in bytes, time of the last change in nanoseconds
-_NOTED: ContextVar[dict[str, FileStatus] | None] = ContextVar("noted", default=None)
+_NOTED: ContextVar[dict[str, FileStatus]] = ContextVar("noted")
 
 
-@contextmanager
-def noting_files() -> Iterator[dict[str, FileStatus]]:
-    """Yield a dictionary that gets the status of every file whose digest is asked for inside, by its path."""
-    noted: dict[str, FileStatus] = {}
-    token = _NOTED.set(noted)
-    try:
-        yield noted
-    finally:
-        _NOTED.reset(token)
+def noting_files() -> AbstractContextManager[dict[str, FileStatus]]:
+    """Return a dictionary that gets the status of every file whose digest is asked for inside, by its path."""
+    return value_set(_NOTED, {})
 
 
 def status_of(path: str | Path) -> FileStatus:
@@ -297,24 +265,19 @@ def status_of(path: str | Path) -> FileStatus:
 def check_unchanged(files: Mapping[str, FileStatus]) -> None:
     """Raise `ArtifactError` if one of these files has changed since its digest was computed."""
     for path, status in files.items():
-        try:
-            changed = status_of(path) != status
-        except OSError:
-            changed = True
-        if changed:
-            raise ArtifactError(
-                f"{path} was changed while it was read, so nothing made from it is kept: run the same command again "
-                "when the file is complete"
-            )
+        with suppress(OSError):
+            if status_of(path) == status:
+                continue
+        raise ArtifactError(f"{path} was changed while it was read: run the same command again when it is complete")
 
 
 def digests_of(files: Sequence[Path]) -> list[str]:
     """Return the SHA-256 of each file; raise `OSError` naming one that can't be read."""
-    if (noted := _NOTED.get()) is not None:
+    if (noted := _NOTED.get(None)) is not None:
         noted.update((os.path.abspath(file), status_of(file)) for file in files)
     paths = [str(file.resolve(strict=True)) for file in files]
     stamps = {path: stamp_of(path) for path in paths}
-    known = {path: digest for path, (stamp, digest) in remembered(paths).items() if stamp and stamp == stamps[path]}
+    known = remembered(stamps)
     unknown = [path for path in stamps if path not in known]
     with ThreadPoolExecutor(cores()) as readers:
         read = dict(zip(unknown, readers.map(_read, unknown), strict=True))
@@ -328,7 +291,7 @@ def _read(path: str) -> str:
 
 
 def stamp_of(path: str | Path) -> str:
-    """Return the stamp of a file on a disk; '' if it has none, is no file or does not exist."""
+    """Return the stamp of a file on a disk; '' if it was changed just now, is no file or does not exist."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -338,35 +301,24 @@ def stamp_of(path: str | Path) -> str:
     return f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def remembered(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return the remembered stamps and digests of files, by path."""
-    query = "SELECT stamp, sha256 FROM digests WHERE path = ?"
+def remembered(stamps: Mapping[str, str]) -> dict[str, str]:
+    """Return the remembered digests of those of these files that still have the stamp that they had then."""
+    query = "SELECT sha256 FROM digests WHERE path = ? AND stamp = ?"
     try:
-        with closing(sqlite3.connect(f"{digests_file().as_uri()}?mode=ro", uri=True)) as cache:
-            rows = {path: cache.execute(query, (path,)).fetchone() for path in paths}
-    except sqlite3.Error:  # nothing is remembered yet, or the cache is damaged: everything is read
+        with closing(sqlite3.connect(f"{digests_file().as_uri()}?mode=ro", uri=True)) as memory:
+            rows = {path: memory.execute(query, (path, stamp)).fetchone() for path, stamp in stamps.items() if stamp}
+    except sqlite3.Error:  # nothing is remembered yet, or the file is damaged: everything is read
         return {}
-    return {path: row for path, row in rows.items() if row}
+    return {path: row[0] for path, row in rows.items() if row}
 
 
 def remember(rows: Iterable[tuple[str, str, str]]) -> None:
-    """Remember path, stamp and digest of files; files without a stamp are left out."""
-    _change("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", [row for row in rows if row[1]])
-
-
-def forget(paths: Iterable[str]) -> None:
-    """Forget files that were removed, or that turned out to have another content."""
-    _change("DELETE FROM digests WHERE path = ?", [(path,) for path in paths])
-
-
-def _change(statement: str, rows: Sequence[tuple[str, ...]]) -> None:
-    if not rows:
+    """Remember path, stamp and digest of files; a row without a stamp makes its file be read again."""
+    file, several = digests_file(), list(rows)
+    if not several:
         return
-    file = digests_file()
-    try:
+    with suppress(OSError, sqlite3.Error):  # the next run reads the files again
         file.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(file, timeout=10.0)) as cache, cache:
-            cache.execute("CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)")
-            cache.executemany(statement, rows)
-    except (OSError, sqlite3.Error):  # the next run reads the files again
-        return
+        with closing(sqlite3.connect(file, timeout=10.0)) as memory, memory:
+            memory.execute("CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)")
+            memory.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", several)

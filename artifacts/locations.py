@@ -15,18 +15,14 @@ DEPLOYMENTS = PROJECT / "flows" / "prefect.yaml"  # in a checkout a link to the 
 VARIABLES = ("PENUMBRA_DATA", "PENUMBRA_ARTIFACTS", "PENUMBRA_ANSWERS", "PENUMBRA_RUNS")
 
 
-def data_home() -> Path:
-    """Return the folder that holds all data unless a variable names another."""
-    return PROJECT if IS_CHECKOUT else user_data_path("penumbra")
-
-
 def data_folder() -> Path:
     """Return the folder with one folder of annotation files for each data set (PENUMBRA_DATA, or `datasets/`)."""
-    return Path(os.environ.get("PENUMBRA_DATA") or data_home() / "datasets").expanduser()
+    default = (PROJECT if IS_CHECKOUT else user_data_path("penumbra")) / "datasets"
+    return Path(os.environ.get("PENUMBRA_DATA") or default).expanduser()
 
 
 def _default_artifacts() -> Path:
-    return data_home() / "artifacts" / "data" if IS_CHECKOUT else data_home() / "artifacts"
+    return PROJECT / "artifacts" / "data" if IS_CHECKOUT else user_data_path("penumbra") / "artifacts"
 
 
 def artifacts_root() -> str:

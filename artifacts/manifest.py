@@ -2,19 +2,21 @@
 
 import hashlib
 import json
+import operator
 import os
 import platform
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
 from penumbra.artifacts.files import FileStatus
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
-LATER = {"files"}  # fields of a part's record that older versions lack
 CPU_LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")  # variables that change the kernels that are used
 NAME = re.compile(r"\A[a-z0-9][a-z0-9._-]{0,99}\Z")  # of a data set or a stage: a folder inside the root
 
@@ -55,12 +56,7 @@ class PartRecord(BaseModel):
     kept: int
     notes: dict[str, int] = {}
     cost_usd: float | None = None
-    files: dict[str, str] = {}  # SHA-256 of files that the part made outside the store, by name
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out fields that older manifests lack: their digest is over what they hold."""
-        return {name: value for name, value in dump(self).items() if value or name not in LATER}
+    files: dict[str, str] = Field({}, exclude_if=operator.not_)  # SHA-256 of files outside the store, by name
 
     @property
     def digests(self) -> dict[str, str]:
@@ -69,25 +65,15 @@ class PartRecord(BaseModel):
 
 
 class WrittenPart(PartRecord):
-    """The record of a part in a file of its own: what the part was made with, and a digest of all that."""
+    """The record of a part in a file of its own: also what was measured, what it was made with, and a digest."""
 
+    reasons: dict[str, int] = {}  # of the rejected rows
+    measured: dict[str, float] = {}
     made_with: dict[str, str] = {}
     record_sha256: str = ""  # of everything else
 
     def sealed(self) -> "WrittenPart":
-        digest = hashlib.sha256(self.model_dump_json(exclude={"record_sha256"}).encode()).hexdigest()
-        return self.model_copy(update={"record_sha256": digest})
-
-    def is_sealed(self) -> bool:
-        return self.sealed() == self
-
-
-class Made(NamedTuple):
-    """A finished part: its number from 0, its record, and what was measured while it was made."""
-
-    number: int
-    record: WrittenPart
-    measured: dict[str, float]
+        return self.model_copy(update={"record_sha256": _digest(self, "record_sha256")})
 
 
 class Manifest(BaseModel):
@@ -114,8 +100,9 @@ class Manifest(BaseModel):
     seconds: float
     cost_usd: float | None = None  # None: the stage can't cost money
     measured: dict[str, float] = {}
-    differing: dict[str, list[str]] = {}  # versions, CPUs, threads or GPUs that parts differ in
-    sha256: str = ""  # of everything else; missing in older manifests
+    # Versions, CPUs, threads or GPUs that parts differ in
+    differing: dict[str, list[str]] = Field({}, exclude_if=operator.not_)
+    sha256: str = ""  # of everything else; missing in manifests of negatives with the columns `positive` and `query`
 
     @property
     def reference(self) -> tuple[str, str, str]:
@@ -132,9 +119,11 @@ class Manifest(BaseModel):
         return [f"its parts were made with different {name}: {', '.join(it)}" for name, it in self.differing.items()]
 
     def sealed(self) -> "Manifest":
-        new = set() if self.differing else {"differing"}  # older manifests lack it
-        digest = hashlib.sha256(self.model_dump_json(exclude={"sha256", *new}).encode()).hexdigest()
-        return self.model_copy(update={"sha256": digest})
+        return self.model_copy(update={"sha256": _digest(self, "sha256")})
+
+
+def _digest(model: BaseModel, without: str) -> str:
+    return hashlib.sha256(model.model_dump_json(exclude={without}).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -143,9 +132,7 @@ class Work:
 
     `determines` are the parameters that enter the key, if these are not all: a parameter that has its default, or that
     does not change the content, is in the manifest only. `inputs` maps the name of each outside file or model to its
-    SHA-256, and `files` the path of each such file to its status then. `unit` names what `taken` and `kept` count
-    ("query", "query level", ...).
-
+    SHA-256, and `files` the path of each such file to its status then. `unit` names what `taken` and `kept` count.
     """
 
     dataset: str
@@ -176,8 +163,7 @@ class Part:
     """What a stage makes of one part: its rows, the rejected rows, and the numbers of units taken and kept.
 
     `cost_usd` is what was paid for it, None if nothing can be. `files` are the SHA-256 of files that it made outside
-    the store, by name. The sum of `measured` over the parts that a run made
-    goes into the manifest, for example times, which belong in no table.
+    the store, by name. `measured`, such as times, belongs in no table; its sums over the parts go into the manifest.
     """
 
     rows: "pa.Table"
@@ -188,6 +174,15 @@ class Part:
     cost_usd: float | None = None
     measured: dict[str, float] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+
+
+def flat(parameters: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield parameters with the names that users type, GROUP.NAME."""
+    for name, value in parameters.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{group}{name}.")
+        else:
+            yield f"{group}{name}", value
 
 
 def rejection(qid: str, stage: str, reason: str, value: object = "") -> dict[str, str]:

@@ -19,8 +19,7 @@ from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
-from penumbra.artifacts.differences import flat
-from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.manifest import Artifact, Manifest, flat
 from penumbra.artifacts.markdown import (
     LONGEST_CELL,
     Markdown,
@@ -49,17 +48,13 @@ def artifact_key(kind: str, dataset: str, name: str) -> str:
 
 
 def first_rows(
-    store: Store,
-    artifact: Artifact,
-    manifest: Manifest,
-    count: int = FIRST_ROWS,
-    shown: Callable[[Rows], Rows] = lambda rows: rows,
+    store: Store, artifact: Artifact, manifest: Manifest, shown: Callable[[Rows], Rows] = lambda rows: rows
 ) -> Rows:
     """Return the first rows of an artifact for display, after `shown` has changed them to their stage's own form."""
     rows: Rows = []
     for index, record in enumerate(manifest.parts):
-        if record.rows and len(rows) < count:
-            rows += for_display(store.part(artifact, index).slice(0, count - len(rows))).to_pylist()
+        if record.rows and len(rows) < FIRST_ROWS:
+            rows += for_display(store.part(artifact, index).slice(0, FIRST_ROWS - len(rows))).to_pylist()
     return [{name: _cell(value) for name, value in row.items()} for row in shown(rows)]
 
 
@@ -83,13 +78,13 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
         ("key", code(artifact.key)),
     ]
     sections = [f"# {manifest.dataset}: {manifest.stage}", markdown_table(("what", "how much"), counts)]
-    if manifest.rejected:
-        sections += ["## Rejected, by reason", markdown_table(("reason", "count"), manifest.rejected.items())]
-    if manifest.notes:
-        sections += ["## Counted, not rejected", markdown_table(("what", "count"), manifest.notes.items())]
-    if manifest.parameters:
-        rows = ((name, code(json.dumps(value))) for name, value in flat(manifest.parameters))
-        sections += ["## Made with", markdown_table(("parameter", "value"), rows)]
+    parameters = {name: code(json.dumps(value)) for name, value in flat(manifest.parameters)}
+    for title, header, rows in (
+        ("Rejected, by reason", ("reason", "count"), manifest.rejected),
+        ("Counted, not rejected", ("what", "count"), manifest.notes),
+        ("Made with", ("parameter", "value"), parameters),
+    ):
+        sections += [f"## {title}", markdown_table(header, rows.items())] if rows else []
     sources: list[tuple[str, str]] = [(code(f"{p.dataset}/{p.stage}"), code(p.key)) for p in manifest.parents]
     sources += [(name, Markdown(f"SHA-256 {code(digest)}")) for name, digest in manifest.inputs.items()]
     return "\n\n".join([*sections, "## Made from", markdown_table(("what", "which"), sources)])
@@ -145,9 +140,8 @@ class LiveArtifact:
             self._call(lambda client: client.update_artifact(self._id, ArtifactUpdate(data=data)))
         elif has_pages():
             runs = {"flow_run_id": flow_run.get_id(), "task_run_id": task_run.get_id()}
-            new = ArtifactCreate(
-                type="markdown", key=self.key, description=f"{self.name} is in progress", data=data, **runs
-            )
+            about = f"{self.name} is in progress"
+            new = ArtifactCreate(type="markdown", key=self.key, description=about, data=data, **runs)
             self._call(lambda client: setattr(self, "_id", client.create_artifact(new).id))
 
     def _call(self, request: Callable[[Any], Any]) -> None:

@@ -9,10 +9,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import TypeVar
 
 LOOK_EVERY = 2.0  # seconds
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # CLONE_NEWUSER and CLONE_NEWNET of Linux's sched.h
 GRACE = 10.0  # seconds that a program has to end after SIGTERM
+
+T = TypeVar("T")
 
 
 def cores() -> int:
@@ -62,16 +66,23 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+@contextmanager
+def value_set(variable: ContextVar[T], value: T) -> Iterator[T]:
+    """Set a context variable inside, and yield its value."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
+
+
 def ending_with_us(module: str, *arguments: str) -> list[str]:
     """Return the command of `python -m MODULE ARGUMENTS` in a process that ends when this one is killed."""
     return [sys.executable, "-m", __spec__.name, str(os.getpid()), module, *arguments]
 
 
-def main(parent: str, module: str, *arguments: str) -> None:
+if __name__ == "__main__":
+    _, parent, module, *arguments = sys.argv
     end_with_parent(int(parent), GRACE)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -21,35 +21,27 @@ from pydantic import ValidationError
 
 from penumbra.artifacts.catalogue import MANIFEST, Catalogue, path_of
 from penumbra.artifacts.errors import ArtifactError, what_there_is
-from penumbra.artifacts.files import FileStatus, check_unchanged, forget, remember, remembered
-from penumbra.artifacts.manifest import (
-    NAME,
-    Artifact,
-    Made,
-    Manifest,
-    Part,
-    Work,
-    WrittenPart,
-    made_with,
-    software_versions,
-)
+from penumbra.artifacts.files import FileStatus, Waits, check_unchanged, remember, remembered
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, WrittenPart, made_with, software_versions
 from penumbra.artifacts.processes import cores
-from penumbra.artifacts.schemas import SCHEMAS, conform, table_of
-from penumbra.artifacts.tables import REJECTED, decode, encode, frame_of, part_name
+from penumbra.artifacts.schemas import SCHEMAS, conform, decode, encode, frame_of, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
+__all__ = ["DRAFTS", "MANIFEST", "REJECTED", "ArtifactError", "Store"]
 
 USE = "use~"  # leases of runs that use artifacts of a data set begin so
+REJECTED = "_rejected"  # folder of the rejected rows
 DRAFTS = "_drafts"  # folder of unfinished work on a part
 RECORD = "_records/part-{:05d}.json"  # a part's record
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft that a kill left
 Progress = Callable[[int, int, int], None]
-Parts = Iterable[Callable[[], Part]]
-Measured = list[dict[str, float]]
-Elsewhere = Callable[[list[int]], Iterable[Made]] | None  # makes these parts and yields each when it is done
+Elsewhere = Callable[[list[int]], Iterable[WrittenPart]]
+
+
+def part_name(index: int) -> str:
+    return f"part-{index:05d}.parquet"
 
 
 class Store(Catalogue):
@@ -58,9 +50,6 @@ class Store(Catalogue):
     def __init__(self, root: str | None = None) -> None:
         super().__init__(root)
         self._digests: dict[Artifact, dict[str, str]] = {}
-
-    def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
-        return Store, (self.root,)
 
     def part(self, artifact: Artifact, index: int, columns: list[str] | None = None) -> pa.Table:
         """Return one part's rows; raise `ArtifactError` if they do not fit the stage's schema."""
@@ -104,7 +93,7 @@ class Store(Catalogue):
         if self._digests.get(artifact, {}).get(name) != digest:  # an artifact that was made again has other digests
             self._digests[artifact] = self.manifest(artifact).digests
         if self._digests[artifact].get(name) != digest:
-            forget([f"{self.root}/{path}"])
+            remember([(f"{self.root}/{path}", "", "")])  # so that the next run reads it, and makes it again
             raise self.damaged(artifact, name, "was changed since it was made")
         return data
 
@@ -114,18 +103,14 @@ class Store(Catalogue):
         if not manifest:
             return None
         stamps = self.files.stamps(path_of(artifact))
-        paths = {name: f"{self.root}/{path_of(artifact, name)}" for name in manifest.digests}
-        known = remembered(paths.values())
-        unknown = {
-            name: digest
-            for name, digest in manifest.digests.items()
-            if not stamps.get(name) or known.get(paths[name]) != (stamps[name], digest)
-        }
+        places = {name: f"{self.root}/{path_of(artifact, name)}" for name in manifest.digests}
+        known = remembered({place: stamps.get(name, "") for name, place in places.items()})
+        unknown = {name: digest for name, digest in manifest.digests.items() if known.get(places[name]) != digest}
         with ThreadPoolExecutor(cores()) as readers:
             faults = readers.map(lambda name: self._fault(artifact, name, unknown[name]), unknown)
             if _extra(stamps, manifest) or any(faults):
                 return None
-        self._remember(artifact, unknown, stamps)
+        remember((places[name], stamps.get(name, ""), digest) for name, digest in unknown.items())
         return manifest
 
     def _fault(self, artifact: Artifact, name: str, digest: str) -> str:
@@ -142,32 +127,28 @@ class Store(Catalogue):
         except ArtifactError as error:
             return [str(error)]
         faults = [(name, self._fault(artifact, name, digest)) for name, digest in manifest.digests.items()]
-        for name in self.files.below(path_of(artifact)):
+        for name, info in self.files.infos(path_of(artifact)).items():
             is_visible = not any(it.startswith(("_", ".")) for it in name.split("/"))  # to pandas and Spark
             if name not in manifest.digests and (is_visible or name.endswith(".parquet") or PART.match(name)):
                 faults.append((name, "is no part of it"))
-        faults += [(name, "is a link") for name in self.files.links(path_of(artifact))]
+            if info.get("islink"):
+                faults.append((name, "is a link"))
         return [f"{artifact.path}/{name} {fault}" for name, fault in faults if fault]
 
     def missing_parents(self, artifact: Artifact) -> list[Artifact]:
         """Return the parents of an artifact that do not exist any more, or are unfinished."""
-        parents = (parent.model_copy(update={"root": self.root}) for parent in self.manifest(artifact).parents)
-        return [parent for parent in parents if not self.has(parent)]
+        return [parent for parent in self.manifest(artifact).parents if not self.has(parent)]
 
     def size(self, artifact: Artifact) -> int:
         return sum(self.files.below(path_of(artifact)).values())
 
     def remove(self, artifact: Artifact) -> None:
         """Remove an artifact, its manifest first, so that a kill leaves no artifact."""
-        names = self.files.below(path_of(artifact))
         if self.has(artifact):
             self.files.remove(path_of(artifact, MANIFEST))
         self.files.remove(path_of(artifact))
-        forget(f"{self.root}/{path_of(artifact, name)}" for name in names)
 
-    def lease(
-        self, artifact: Artifact, waits: Callable[[str], None] = lambda holder: None
-    ) -> AbstractContextManager[None]:
+    def lease(self, artifact: Artifact, waits: Waits = lambda holder: None) -> AbstractContextManager[None]:
         """Hold the lease of the process that makes an artifact; `waits` is called with another holder first."""
         return self.files.lease(_lease_name(artifact), waits)
 
@@ -190,12 +171,12 @@ class Store(Catalogue):
     def build(
         self,
         work: Work,
-        parts: Parts,
+        parts: Iterable[Callable[[], Part]],
         *,
         total: int = 0,
         progress: Progress = lambda done, total, made: None,
-        waits: Callable[[str], None] = lambda holder: None,
-        elsewhere: Elsewhere = None,
+        waits: Waits = lambda holder: None,
+        elsewhere: Elsewhere | None = None,
     ) -> Artifact:
         """Make the parts that are missing or damaged, then write the manifest; wait for another process that does so.
 
@@ -205,7 +186,7 @@ class Store(Catalogue):
             total: number of parts
             progress: called after each part with the numbers of finished parts, of all, and of those made now
             waits: called with the holder of the lease if there is another one
-            elsewhere: makes parts in other processes, which write them (`write`)
+            elsewhere: has other processes make and write parts, and yields the record of each that is done
 
         """
         artifact = self.artifact(work)
@@ -216,55 +197,43 @@ class Store(Catalogue):
                 return artifact
             if self.has(artifact):
                 self.files.remove(path_of(artifact, MANIFEST))
-            started, records, measured, missing = datetime.now(UTC), dict[int, WrittenPart](), Measured(), list[int]()
-            for index in range(total) if elsewhere else ():
-                if record := self.record(artifact, index):
-                    records[index] = record
-                else:
-                    missing.append(index)
-            for made in elsewhere(missing) if elsewhere and missing else ():
-                if not self.files.exists(path_of(artifact, made.record.name)):
-                    raise ArtifactError(
-                        f"{artifact.path}: a worker has made {made.record.name}, which does not exist here: "
-                        "PENUMBRA_ARTIFACTS must name a shared folder or a bucket (s3://…) that all workers reach"
-                    )
-                records[made.number] = made.record
-                measured.append(made.measured)
-                progress(len(records), total, len(measured))
+            started, made, records = datetime.now(UTC), 0, dict[str, WrittenPart]()
+            if elsewhere:
+                found = {index: self.record(artifact, index) for index in range(total)}
+                records = {record.name: record for record in found.values() if record}
+                missing = [index for index, record in found.items() if record is None]
+                for record in elsewhere(missing) if missing else ():
+                    if not self.files.exists(path_of(artifact, record.name)):
+                        raise ArtifactError(
+                            f"{artifact.path}: a worker has made {record.name}, which does not exist here: "
+                            "PENUMBRA_ARTIFACTS must name a shared folder or a bucket (s3://…) that all workers reach"
+                        )
+                    records[record.name], made = record, made + 1
+                    progress(len(records), total, made)
             for index, make in enumerate(parts):
-                if index in records:
+                name = part_name(index)
+                if name in records:
                     continue
-                record = None if index in missing else self.record(artifact, index)
-                if record is None:
-                    part = make()
-                    record = self.write(artifact, index, part, work.files)
-                    measured.append(part.measured)
-                records[index] = record
-                progress(len(records), max(total, len(records)), len(measured))
-            self._finish(artifact, work, [records[index] for index in sorted(records)], started, measured)
+                if there := self.record(artifact, index):
+                    records[name] = there
+                else:
+                    records[name], made = self.write(artifact, index, make(), work.files), made + 1
+                progress(len(records), max(total, len(records)), made)
+            self._finish(artifact, work, [records[part_name(index)] for index in range(len(records))], started)
         return artifact
 
-    def _finish(
-        self,
-        artifact: Artifact,
-        work: Work,
-        records: list[WrittenPart],
-        started: datetime,
-        measured: list[dict[str, float]],
-    ) -> None:
+    def _finish(self, artifact: Artifact, work: Work, records: list[WrittenPart], started: datetime) -> None:
         """Remove extra parts and drafts, and write the manifest; refuse if an input file has changed."""
         check_unchanged(work.files)
-        notes, reasons, sums = Counter[str](), Counter[str](), dict[str, float]()
-        facts: dict[str, set[str]] = {}
+        notes, reasons, measured = Counter[str](), Counter[str](), defaultdict[str, float](float)
+        facts = defaultdict[str, set[str]](set)
         for record in records:
             notes.update(record.notes)
-            if record.rejected:
-                rows = decode(self.files.read(path_of(artifact, record.rejected)), ["reason"])
-                reasons.update(rows["reason"].to_pylist())
+            reasons.update(record.reasons)
             for name, fact in record.made_with.items():
-                facts.setdefault(name, set()).add(fact)
-        for name, value in [item for part in measured for item in part.items()]:
-            sums[name] = sums.get(name, 0.0) + value
+                facts[name].add(fact)
+            for name, value in record.measured.items():
+                measured[name] += value
         ended = datetime.now(UTC)
         costs = [record.cost_usd for record in records if record.cost_usd is not None]
         manifest = Manifest(
@@ -287,19 +256,17 @@ class Store(Catalogue):
             ended=ended,
             seconds=round((ended - started).total_seconds(), 3),
             cost_usd=math.fsum(costs) if costs else None,
-            measured=sums,
+            measured=measured,
             differing={name: sorted(values) for name, values in facts.items() if len(values) > 1},
         ).sealed()
         stamps = self.files.stamps(path_of(artifact))
         for name in _extra(stamps, manifest):
             self.files.remove(path_of(artifact, name))
-        self._remember(artifact, manifest.digests, stamps)
+        digests = manifest.digests.items()
+        remember((f"{self.root}/{path_of(artifact, name)}", stamps.get(name, ""), digest) for name, digest in digests)
         self.files.write(path_of(artifact, MANIFEST), manifest.model_dump_json(indent=1).encode())
         if self.files.exists(path_of(artifact, DRAFTS)):
             self.files.remove(path_of(artifact, DRAFTS))
-
-    def _remember(self, artifact: Artifact, digests: dict[str, str], stamps: dict[str, str]) -> None:
-        remember((f"{self.root}/{path_of(artifact, name)}", stamps.get(name, ""), it) for name, it in digests.items())
 
     def write(
         self, artifact: Artifact, index: int, part: Part, files: Mapping[str, FileStatus] | None = None
@@ -312,7 +279,7 @@ class Store(Catalogue):
             )
         name = part_name(index)
         data = encode(part.rows, artifact.stage)
-        rejected = encode(table_of("rejected", part.rejected), "rejected") if part.rejected else None
+        rejected = encode(table_of("rejected", part.rejected), "rejected") if part.rejected else b""
         record = WrittenPart(
             name=name,
             rows=len(part.rows),
@@ -324,10 +291,12 @@ class Store(Catalogue):
             notes=dict(sorted(part.notes.items())),
             cost_usd=part.cost_usd,
             files=part.files,
+            reasons=Counter(row["reason"] for row in part.rejected),
+            measured=part.measured,
             made_with=made_with(),
         ).sealed()
         self.files.write(path_of(artifact, RECORD.format(index)), record.model_dump_json().encode())
-        if record.rejected and rejected:
+        if record.rejected:
             self.files.write(path_of(artifact, record.rejected), rejected)
         self.files.write(path_of(artifact, name), data)
         return record
@@ -338,7 +307,7 @@ class Store(Catalogue):
             record = WrittenPart.model_validate_json(self.files.read(path_of(artifact, RECORD.format(index))))
         except (FileNotFoundError, ValidationError):
             return None
-        if not record.is_sealed() or record.name != part_name(index):
+        if record.sealed() != record or record.name != part_name(index):
             return None
         damaged = any(self._fault(artifact, name, digest) for name, digest in record.digests.items())
         return None if damaged else record
@@ -348,7 +317,6 @@ class Store(Catalogue):
         self.files.write(path_of(artifact, name), content)
 
     def read_file(self, artifact: Artifact, name: str) -> bytes | None:
-        """Return the content of a file in the folder of the parts, or None."""
         try:
             return self.files.read(path_of(artifact, name))
         except FileNotFoundError:

@@ -27,8 +27,7 @@ from bench.engines import FLOW
 from penumbra.artifacts.catalogue import path_of
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Part, Work
-from penumbra.artifacts.store import Store
-from penumbra.artifacts.tables import part_name
+from penumbra.artifacts.store import Store, part_name
 from penumbra.tasks.data.annotations import ROWS_A_PART
 
 SOURCE, ONCE, MANY = "charades-cg", "eight-parts", "a-million"

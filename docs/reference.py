@@ -82,7 +82,7 @@ def tables_page() -> str:
         "Types are Arrow's; times are seconds; a window is `[start, end]`; `D` is the width "
         "of an encoder's features. Columns contain no null unless the type says so.",
     ]
-    for stage, (row, columns) in TABLES.items():
+    for stage, (row, columns, _) in TABLES.items():
         rows = [
             (f"`{name}`", f"`{arrow_name(it.type)}`{', or null' if it.nullable else ''}", it.description)
             for name, it in columns.items()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
 from typing import Annotated, Any, NamedTuple
@@ -25,7 +26,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
 from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is, without_secrets
-from penumbra.artifacts.processes import cores, end_with_parent, environment
+from penumbra.artifacts.processes import cores, end_with_parent, environment, value_set
 from penumbra.tasks.progress import prepare_log
 
 GIGABYTES_A_WORKER = 2.5  # a sentence encoder, a tagger, what they import, and a part of ActivityNet-CG
@@ -80,21 +81,23 @@ class Pool(NamedTuple):
     on_gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
+@dataclass
 class Workers:
     """The workers of a run, which start when a stage first needs them; `remote`: those of an existing cluster."""
 
-    def __init__(self, start: Callable[[], AbstractContextManager[Pool]], stack: ExitStack, remote: bool) -> None:
-        self._start, self._stack, self.remote = start, stack, remote
+    start: Callable[[], AbstractContextManager[Pool]]
+    stack: ExitStack
+    remote: bool
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The workers, started; raises `PenumbraError` if a cluster does not answer."""
+        return self.stack.enter_context(self.start())
 
     @property
     def started(self) -> bool:
         """Whether they have started and keep what earlier stages had them load."""
         return "pool" in vars(self)
-
-    @cached_property
-    def pool(self) -> Pool:
-        """The workers, started; raises `PenumbraError` if a cluster does not answer."""
-        return self._stack.enter_context(self._start())
 
 
 _WORKERS: ContextVar[Workers | None] = ContextVar("workers", default=None)
@@ -104,19 +107,16 @@ _WORKERS: ContextVar[Workers | None] = ContextVar("workers", default=None)
 def use_engine(engine: Engine | None) -> Iterator[None]:
     """Have stages make their parts with an engine."""
     engine, number = chosen_engine(engine), local_worker_count()
+    start = {Engine.dask: _dask, Engine.ray: _ray}.get(engine, _processes)
     alone = engine is Engine.here or (engine is Engine.processes and number == 1)
-    clusters = {Engine.dask: _dask, Engine.ray: _ray}
+    remote = engine in (Engine.dask, Engine.ray) and bool(os.environ.get("PENUMBRA_ENGINE_ADDRESS"))
+    if remote:
+        with _cluster_errors(engine, OSError, ValueError):
+            pass  # a cluster that does not answer is reported before the first stage
     with ExitStack() as stack:
-        remote = engine in clusters and bool(os.environ.get("PENUMBRA_ENGINE_ADDRESS"))
-        if remote:
-            with _cluster_errors(engine, OSError, ValueError):
-                pass  # a cluster that does not answer is reported before the first stage
-        start = partial(clusters.get(engine, processes), number)
-        token = _WORKERS.set(None if alone else Workers(start, stack, remote))
-        try:
+        running = None if alone else Workers(partial(start, number), stack, remote)
+        with value_set(_WORKERS, running):
             yield
-        finally:
-            _WORKERS.reset(token)
 
 
 def workers() -> Workers | None:
@@ -125,7 +125,7 @@ def workers() -> Workers | None:
 
 
 @contextmanager
-def processes(number: int) -> Iterator[Pool]:
+def _processes(number: int) -> Iterator[Pool]:
     """Start processes that share the cores and end with this process."""
     runner = ProcessPoolTaskRunner(number, initializer=_start_worker, initargs=(_threads(number),))
     with _script_hidden(), runner:
@@ -143,9 +143,9 @@ def _dask(number: int) -> Iterator[Pool]:
         from distributed.comm import CommClosedError
         from prefect_dask import DaskTaskRunner
     logging.getLogger("distributed").setLevel(logging.WARNING)  # otherwise each connection is a line in the terminal
-    environment = {"OMP_NUM_THREADS": str(_threads(number))}
-    own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True}
-    cluster: dict[str, Any] = {"address": address} if address else {"cluster_kwargs": {**own, "env": environment}}
+    variables = {"OMP_NUM_THREADS": str(_threads(number))}
+    own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True, "env": variables}
+    cluster: dict[str, Any] = {"address": address} if address else {"cluster_kwargs": own}
     faster = {  # memory that is freed after each layer makes an encoder a third slower
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
         "distributed.worker.profile.enabled": False,

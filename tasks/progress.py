@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import for_terminal
+from penumbra.artifacts.processes import value_set
 
 if TYPE_CHECKING:
     from prefect.logging.handlers import PrefectConsoleHandler
@@ -24,22 +25,17 @@ _STAGE: ContextVar[str] = ContextVar("stage", default="")
 
 @contextmanager
 def bars_shown(bars: "Progress") -> Iterator[None]:
-    token = _BARS.set(bars)
-    try:
-        with bars:
-            yield
-    finally:
-        _BARS.reset(token)
+    with value_set(_BARS, bars), bars:
+        yield
 
 
 @contextmanager
 def progress_scope(stage: str) -> Iterator[None]:
     """Attribute what is counted inside to a stage, and remove its bars afterwards."""
-    token = _STAGE.set(stage)
     try:
-        yield
+        with value_set(_STAGE, stage):
+            yield
     finally:
-        _STAGE.reset(token)
         bars = _BARS.get()
         for task in bars.tasks if bars else ():
             if task.fields["stage"] == stage:

@@ -10,7 +10,7 @@ import platform
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial, wraps
@@ -25,9 +25,10 @@ from prefect.futures import as_completed
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import FileStatus, noting_files
-from penumbra.artifacts.manifest import Artifact, Made, Manifest, Part, Work
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, WrittenPart
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.prefect_ui import Rows, has_pages, publish_stage
+from penumbra.artifacts.processes import value_set
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, workers
 from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
@@ -76,12 +77,10 @@ class Stage(ABC):
         return self.name
 
     def _of_type(self, kind: type[T]) -> list[T]:
-        found: list[T] = []
-        for item in fields(self):
-            value = getattr(self, item.name)
-            for each in value if isinstance(value, tuple) else (value,):
-                found += [each] if isinstance(each, kind) else []
-        return found
+        """Return the values of the fields, and of tuples in them, that are of this type."""
+        values = [getattr(self, item.name) for item in fields(self)]
+        each = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+        return [one for one in each if isinstance(one, kind)]
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
@@ -90,17 +89,13 @@ class Stage(ABC):
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters that the manifest records; by default those of the parameter groups."""
-        return self._of_groups(exclude_defaults=False)
+        groups = [group.model_dump(mode="json") for group in self._of_type(Parameters)]
+        return {name: value for group in groups for name, value in group.items()}
 
     def determines(self) -> dict[str, Any]:
         """Return the parameters that enter the key: those that determine the content and differ from their default."""
-        return self._of_groups(exclude_defaults=True)
-
-    def _of_groups(self, exclude_defaults: bool) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for group in self._of_type(Parameters):
-            values |= group.model_dump(mode="json", exclude_defaults=exclude_defaults)
-        return values
+        groups = [group.model_dump(mode="json", exclude_defaults=True) for group in self._of_type(Parameters)]
+        return {name: value for group in groups for name, value in group.items()}
 
     def shown(self, rows: Rows) -> Rows:
         """Return the first rows as the Prefect UI shows them; cells of type `Markdown` are not escaped."""
@@ -112,7 +107,7 @@ class Stage(ABC):
 
     @cached_property
     def pieces(self) -> Sequence[Any]:
-        """The input of each part; by default the number of a part of the first parent."""
+        """The input of each part, nothing if `parts` finds it; by default the number of a part of the first parent."""
         return range(len(Store().manifest(self.parents[0]).parts))
 
     @property
@@ -132,11 +127,6 @@ class Stage(ABC):
     def parts(self) -> Iterator[Callable[[], Part]]:
         """Yield a function for each part, in order; only those of missing parts are called."""
         return (partial(self.part, piece) for piece in self.pieces)
-
-    @property
-    def total(self) -> int:
-        """Number of parts; 0 if it is unknown before they are made."""
-        return len(self.pieces)
 
     @property
     def dataset(self) -> str:
@@ -201,18 +191,13 @@ class Plan:
         return artifact
 
 
-_PLAN: ContextVar[Plan | None] = ContextVar("plan", default=None)
+_PLAN: ContextVar[Plan] = ContextVar("plan")
 _WITHOUT_PREFECT: ContextVar[bool] = ContextVar("without_prefect", default=False)
 
 
-@contextmanager
-def without_prefect() -> Iterator[None]:
+def without_prefect() -> AbstractContextManager[bool]:
     """Make stages that are called inside as plain functions in this process, without a server and without reports."""
-    token = _WITHOUT_PREFECT.set(True)
-    try:
-        yield
-    finally:
-        _WITHOUT_PREFECT.reset(token)
+    return value_set(_WITHOUT_PREFECT, True)
 
 
 def is_without_prefect() -> bool:
@@ -220,31 +205,23 @@ def is_without_prefect() -> bool:
     return _WITHOUT_PREFECT.get()
 
 
-@contextmanager
-def planning() -> Iterator[Plan]:
+def planning() -> AbstractContextManager[Plan]:
     """Plan flows that are called inside (as `flow.fn`): nothing is made, and only manifests are read."""
-    plan = Plan()
-    token = _PLAN.set(plan)
-    try:
-        yield plan
-    finally:
-        _PLAN.reset(token)
+    return value_set(_PLAN, Plan())
 
 
-@contextmanager
-def plan_if(condition: bool) -> Iterator[None]:
+def plan_if(condition: bool) -> AbstractContextManager[Any]:
     """Plan the rest of a flow instead of making it if the condition holds."""
-    with planning() if condition and not is_planned() else nullcontext():
-        yield
+    return planning() if condition and not is_planned() else nullcontext()
 
 
 def is_planned() -> bool:
-    return _PLAN.get() is not None
+    return _PLAN.get(None) is not None
 
 
 def run(stage: Stage) -> Artifact:
     """Return the artifact of a stage: made now if it is missing or damaged, or planned."""
-    plan = _PLAN.get()
+    plan = _PLAN.get(None)
     if plan is not None:
         return plan.add(stage)
     if is_without_prefect():
@@ -272,7 +249,7 @@ def side_effect_task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 def work_of(artifact: Artifact) -> Work | Manifest:
     """Return the parameters and parents of an artifact, whether it exists or is planned."""
-    plan = _PLAN.get()
+    plan = _PLAN.get(None)
     return plan.works[artifact] if plan and artifact in plan.works else Store().manifest(artifact)
 
 
@@ -280,8 +257,7 @@ def work_of(artifact: Artifact) -> Work | Manifest:
 def make(stage: Stage) -> Artifact:
     """Make the parts that are missing, and publish the stage in the Prefect UI."""
     store, artifact = Store(), stage.artifact
-    manifest = store.intact(artifact)
-    time = "found done"
+    manifest, time = store.intact(artifact), "found done"
     if manifest is None:
         logger().info("%s: being made", stage.name)
         with progress_scope(stage.label):
@@ -294,24 +270,14 @@ def make(stage: Stage) -> Artifact:
     logger().info("%s: %s; %s, %s", stage.label, counts, time, artifact.path)
     if has_pages() and not is_without_prefect():
         publish_stage(store, artifact, manifest, stage.shown)
-    if not manifest.kept and not stage.may_be_empty:
-        _check_refusals(store, manifest)
+    for it in () if manifest.kept or stage.may_be_empty else (manifest, *map(store.manifest, manifest.parents)):
+        if it.taken and not it.kept:  # the stage, or one that it reads, rejected everything
+            reason, times = max(it.rejected.items(), key=lambda pair: pair[1], default=("no reason", 0))
+            raise PenumbraError(
+                f"{stage.name}: nothing is left of {counted(it.taken, it.unit)}; most often ({times:,} ×): {reason}; "
+                f"{store.reference(it).path}/{REJECTED} lists each with its reason"
+            )
     return artifact
-
-
-def _check_refusals(store: Store, manifest: Manifest) -> None:
-    """Raise `PenumbraError` if a stage is empty because it, or the stages that it reads, rejected everything."""
-    read = [manifest, *(store.manifest(parent) for parent in manifest.parents)]
-    empty = [it for it in read if it.taken and not it.kept]
-    if not empty:
-        return
-    taken, unit = max(it.taken for it in empty), empty[0].unit
-    refused = [(times, reason, it) for it in empty for reason, times in it.rejected.items()]
-    times, reason, source = max(refused, key=lambda it: it[0], default=(0, "no reason", manifest))
-    raise PenumbraError(
-        f"{manifest.stage}: nothing is left of {counted(taken, unit)}; most often ({times:,} ×): {reason}; "
-        f"{store.reference(source).path}/{REJECTED} lists each with its reason"
-    )
 
 
 def build(stage: Stage) -> Artifact:
@@ -327,35 +293,44 @@ def build(stage: Stage) -> Artifact:
             last, left = now, (now - started) / made * (total - done)  # parts that existed took no time
             logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left)
 
-    def waits(holder: str) -> None:
-        logger().info("%s: waits for %s, which is making it", stage.name, holder)
-
-    total, pool = stage.total, workers()
+    total, pool = len(stage.pieces), workers()
     tick = counting("parts", total)
-    distribute = pool and stage.by_workers and (pool.remote or not stage.on_device)
-    elsewhere = partial(_made_by, pool, stage) if pool and distribute else None
-    return Store().build(stage.work, stage.parts(), total=total, progress=progress, waits=waits, elsewhere=elsewhere)
+    distributed = pool and stage.by_workers and (pool.remote or not stage.on_device)
+    elsewhere = partial(_made_by, pool, stage) if pool and distributed else None
+    return Store().build(
+        stage.work,
+        stage.parts(),
+        total=total,
+        progress=progress,
+        waits=lambda holder: logger().info("%s: waits for %s, which is making it", stage.name, holder),
+        elsewhere=elsewhere,
+    )
 
 
-def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]:
-    """Have workers make parts and yield each when it is done. Workers are not started for a single part."""
+def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[WrittenPart]:
+    """Have workers make parts, and yield the record of each. Workers are not started for a single part."""
     if len(missing) == 1 and not running.started:
         return
     pool = running.pool
     number, each = (pool.gpus or pool.number, TASKS_A_DEVICE) if stage.on_device else (pool.number, TASKS_A_WORKER)
     by = counted(min(len(missing), number), "worker")
     logger().info("%s: %s by %s", stage.name, counted(len(missing), "part"), by)
-    given = {"stage": stage, "artifact": stage.artifact, "files": stage.input_files, "host": platform.node()}
     futures: list[Any] = []
     with pool.on_gpu() if stage.on_device else nullcontext():
         # The parts of a task are far apart, so that expensive neighbouring parts are divided among the tasks.
         tasks = max(min(len(missing), each * number), -(-len(missing) // PARTS_A_TASK))
         for indices in (missing[first::tasks] for first in range(tasks)):
-            numbers = f"parts {', '.join(str(index + 1) for index in indices)}"
-            label = f"{stage.label.translate(NO_TEMPLATE)}: {numbers}"
+            numbers = ", ".join(str(index + 1) for index in indices)
+            label = f"{stage.label.translate(NO_TEMPLATE)}: parts {numbers}"
             named = make_parts.with_options(name=f"{stage.name}: parts", task_run_name=label)
-            pieces = {index: stage.pieces[index] for index in indices}
-            futures.append(pool.runner.submit(named, given | {"pieces": pieces}))
+            given = {
+                "stage": stage,
+                "artifact": stage.artifact,
+                "files": stage.input_files,
+                "host": platform.node(),
+                "pieces": {index: stage.pieces[index] for index in indices},
+            }
+            futures.append(pool.runner.submit(named, given))
     lost: tuple[type[BaseException], ...] = (MemoryError, *pool.lost)
     try:
         for future in as_completed(futures):
@@ -370,7 +345,7 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
 @task(cache_policy=NO_CACHE)
 def make_parts(
     stage: Stage, artifact: Artifact, files: dict[str, FileStatus], host: str, pieces: dict[int, Any]
-) -> list[Made]:
+) -> list[WrittenPart]:
     """Make some parts of a stage in the process of a worker, and return their records."""
     files = files if host == platform.node() else {}  # another host has its own copies, whose times differ
     vars(stage).update(artifact=artifact, input_files=files)  # the run has computed the digests of the input files
@@ -381,24 +356,22 @@ _CURRENT: dict[Artifact, Stage] = {}  # the stage that this worker makes
 _LOCK = threading.Lock()  # a cluster's worker may have several threads, and what parts share is for one of them
 
 
-def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made:
+def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> WrittenPart:
     """Make a part unless it exists: an engine asks again if a worker died before it could answer.
 
     All parts that a worker makes of a stage share one object. This is not inlined in the task, which travels by value.
     """
     with _LOCK, progress_scope(stage.label):
         store = Store(artifact.root)
-        record = store.record(artifact, index)
-        if record:
-            return Made(index, record, {})
+        if record := store.record(artifact, index):
+            return record
         if artifact not in _CURRENT:
             if not _CURRENT:
                 prepare_log()
             os.environ["PENUMBRA_ARTIFACTS"] = artifact.root  # as in the run, wherever the worker was started
             _CURRENT.clear()
             _CURRENT[artifact] = stage
-        part = _CURRENT[artifact].part(piece)
-        return Made(index, store.write(artifact, index, part, stage.input_files), part.measured)
+        return store.write(artifact, index, _CURRENT[artifact].part(piece), stage.input_files)
 
 
 def zip_parts(*artifacts: Artifact) -> Iterator[tuple[pa.Table, ...]]:

@@ -33,7 +33,7 @@ class Annotations(Stage):
 
     name = STAGE
     version = 2
-    total = 0  # the files are streamed
+    pieces = ()  # the files are streamed
 
     source: Dataset
     rows_a_part: int = ROWS_A_PART

@@ -13,9 +13,8 @@ import numpy as np
 from torch import nn
 
 from penumbra.artifacts.charts import Drawing, Line, Panel, panels
-from penumbra.artifacts.differences import flat
 from penumbra.artifacts.document import Document, Section, Table
-from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.manifest import Artifact, flat
 from penumbra.artifacts.markdown import plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store

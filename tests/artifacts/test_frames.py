@@ -3,8 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.tables import frame_of
+from penumbra.artifacts.schemas import frame_of, table_of
 
 
 def test_nested_values_are_lists_and_dicts() -> None:

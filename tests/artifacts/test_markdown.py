@@ -1,11 +1,9 @@
 """Text of unknown origin is escaped in markdown."""
 
-import re
 from typing import Any
 
 import pytest
 
-from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.markdown import bold, code, counted, markdown_table, plain
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
 
@@ -35,9 +33,3 @@ def test_a_count_has_its_unit_in_the_singular_or_plural() -> None:
     counts = [(1, "pair"), (2, "pair"), (0, "query"), (1360, "query"), (2, "box"), (2, "key"), (435, "query level")]
     shown = ["1 pair", "2 pairs", "0 queries", "1,360 queries", "2 boxes", "2 keys", "435 query levels"]
     assert [counted(*count) for count in counts] == shown
-    units = "artifact|fault|file|level|negative|pair|part|query|queries|request|row|run|text|video|worker"
-    number = r"\{(?:len\([^{}]*\)|[^{}]*:,)\}"
-    written = re.compile(rf"{number} (?:training )?(?:{units})s?\b(?! (?:of|a|in train))|%d (?:{units})s?\b(?! of)")
-    files = [path for name in ("artifacts", "flows", "tasks") for path in (PROJECT / name).rglob("*.py")]
-    found = {f"{path.name}: {found[0]}" for path in files for found in written.finditer(path.read_text("utf-8"))}
-    assert sorted(found) == []

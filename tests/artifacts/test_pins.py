@@ -120,11 +120,9 @@ def test_a_pin_whose_artifact_is_gone_is_named(made: list[Artifact]) -> None:
         (["mine/negatives", "beef"], r"no mine/negatives matches 'beef'"),
         (["mine", "beef"], r"is no DATASET/STAGE"),
         (["mine/negatives", "--as", "../x"], r"'../x' is no name of a pin: lower-case letters, digits and '-'"),
-        (["mine/negatives", "--as", "Release"], r"'Release' is no name of a pin"),
-        (
-            ["mine/negatives", "--as", "relase", "--remove"],
-            r"no pin 'relase': did you mean release\? there is: release",
-        ),
+        (["mine/negatives", "--as", "relase", "--remove"], r"no pin 'relase': did you mean release\?"),
+        (["*/negatives", "--remove"], r"has no pin 'release'"),
+        (["../mine", "--remove"], r"has no pin 'release'"),
     ],
 )
 def test_a_wrong_pin_is_one_line(made: list[Artifact], words: list[str], message: str) -> None:
@@ -132,19 +130,3 @@ def test_a_wrong_pin_is_one_line(made: list[Artifact], words: list[str], message
     with pytest.raises(ArtifactError, match=message):
         raise penumbra("artifacts", "pin", *words).exception  # type: ignore[misc]
     assert [pin.name for pin in Store().pins()] == ["release"]
-
-
-def test_a_damaged_pin_is_named(made: list[Artifact], store: Store) -> None:
-    said("artifacts", "pin", "mine/negatives", made[0].key)
-    for content in (b"rubbish", b"[1]", b'{"key": "../../x"}', b"{}"):
-        (Path(store.root) / ".pins/mine/negatives/release.json").write_bytes(content)
-        with pytest.raises(ArtifactError, match=r"release.json is damaged: pin the artifact again"):
-            store.pins()
-
-
-def test_a_pin_is_taken_away_by_its_own_name_only(made: list[Artifact]) -> None:
-    said("artifacts", "pin", "mine/negatives")
-    for reference in "*/negatives", "mine/*", "../mine":
-        done = penumbra("artifacts", "pin", reference, "--remove")
-        assert "has no pin 'release'" in str(done.exception), (reference, done.exception)
-    said("artifacts", "pin", "mine/negatives", "--remove")

@@ -16,7 +16,6 @@ process = subprocess.Popen(ending_with_us("http.server", "--bind", "127.0.0.1", 
 print(process.pid, flush=True)
 time.sleep(600)
 """
-MAIN = "import sys; from penumbra.artifacts.processes import main; main(*sys.argv[1:])"
 
 
 def test_a_process_ends_when_its_parent_is_killed() -> None:

@@ -3,13 +3,11 @@
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from penumbra.artifacts.catalogue import MADE_BY, REVIEWS, making
+from penumbra.artifacts.catalogue import REVIEWS, making
 from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.schemas import SCHEMAS, conform, table_of
-from penumbra.artifacts.tables import decode
 from penumbra.flows.registry import FLOWS
 
 DICTIONARY: dict[str, Any] = {
@@ -46,16 +44,4 @@ def test_another_type_is_refused_with_stage_and_column(column: str, values: list
 
 
 def test_the_flow_that_makes_a_stage_exists() -> None:
-    assert MADE_BY.keys() <= SCHEMAS.keys()
     assert {making(stage, "mine").split()[2] for stage in SCHEMAS if stage not in (REVIEWS, "ablation")} < FLOWS.keys()
-
-
-def test_predictions_of_older_versions_have_no_existence() -> None:
-    window = [{"start": 0.0, "end": 1.0, "score": 0.5}]
-    row = {"run": "r", "split": "test", "qid": "q", "windows": window, "saliency": [0.5], "existence": 0.25}
-    sink = pa.BufferOutputStream()
-    pq.write_table(table_of("predictions", [row]).drop_columns(["existence"]), sink)
-    data = sink.getvalue().to_pybytes()
-    assert decode(data, None, "predictions").to_pylist() == [{**row, "existence": None}]
-    assert decode(data, ["existence", "qid"], "predictions").to_pylist() == [{"existence": None, "qid": "q"}]
-    assert decode(data, ["qid"], "predictions").to_pylist() == [{"qid": "q"}]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 import yaml
 from pydantic import Field, GetJsonSchemaHandler, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from penumbra.artifacts.differences import flat
 from penumbra.artifacts.errors import PenumbraError, what_there_is
+from penumbra.artifacts.manifest import flat
 from penumbra.tasks.data.dataset import Dataset, read_rows
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS, BaseSettings, ModelConfig, declaring

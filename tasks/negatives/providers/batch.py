@@ -9,14 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers.answers import QuestionSlot
 from penumbra.tasks.negatives.providers.client import OVER_BUDGET, UNDER_WAY, Client, Statistics, most_cost
 from penumbra.tasks.negatives.providers.openai import COMPLETIONS, OpenAIService, error_of, reply_of
 from penumbra.tasks.negatives.providers.questions import Question
 
-JOBS = "jobs"  # the store's folder of jobs
+JOBS = ".jobs"  # the store's folder of jobs, one file each
 MOST_REQUESTS, MOST_BYTES = 10_000, 150_000_000  # of a job; the service takes 200 MB
 ENDED = {"completed", "failed", "expired", "cancelled"}
 RETRIES = 5  # of calls that cost nothing, by the library
@@ -33,12 +32,13 @@ class BatchClient(Client):
         """Collect and submit; `stopped` says what is left for the next run."""
         import openai
 
-        self.jobs = JsonFolder(Store().files, JOBS)
+        self.files = Store().files
         self.library = self.service.client.with_options(max_retries=RETRIES)
         questions = [question for block in blocks for question in block]
         try:
             async with self.answers.request_lock(self.service.cache_key, self.run, self._report_other):
-                own = [job for job in self.jobs.read_all() if job["address"] == self.settings.address]
+                jobs = [json.loads(self.files.read(path)) for path in self.files.matching(f"{JOBS}/*.json")]
+                own = [job for job in jobs if job["address"] == self.settings.address]
                 waiting = [job for job in own if await self._is_under_way(job)]
                 following = self.open_questions(questions)
                 self.statistics.done = len(questions) - len(following)
@@ -68,8 +68,12 @@ class BatchClient(Client):
         if record and record.status == "failed":
             codes = {str(fault.code) for fault in (record.errors.data if record.errors else None) or []}
             self.stopped = f"batch job failed: {', '.join(sorted(codes)) or 'no reason given'}"
-        self.jobs.remove(job["token"])  # it ended, or was never submitted
+        self.files.remove(f"{JOBS}/{job['token']}.json")  # it ended, or was never submitted
         return False
+
+    def _note(self, job: Job) -> Job:
+        self.files.write(f"{JOBS}/{job['token']}.json", json.dumps(job).encode())
+        return job
 
     async def _find(self, job: Job) -> Any:
         """Return the service's record of a job, found by its token if its id is unknown; None if there is none."""
@@ -77,7 +81,7 @@ class BatchClient(Client):
             return await self.library.batches.retrieve(job["job"])
         async for record in self.library.batches.list(limit=100):
             if (record.metadata or {}).get("penumbra") == job["token"]:
-                self.jobs.write(job["token"], job | {"job": record.id})
+                self._note(job | {"job": record.id})
                 return record
         return None
 
@@ -119,7 +123,7 @@ class BatchClient(Client):
                 size += len(lines[-1])
                 job["requests"][name] = {"places": self.question_slots(left.pop())}
             if lines:
-                self.jobs.write(job["token"], job)
+                self._note(job)
                 file = await self.library.files.create(file=("requests.jsonl", b"\n".join(lines)), purpose="batch")
                 submitted = await self.service.client.batches.create(
                     input_file_id=file.id,
@@ -127,7 +131,6 @@ class BatchClient(Client):
                     completion_window="24h",
                     metadata={"penumbra": job["token"]},
                 )
-                jobs.append(job | {"job": submitted.id})
-                self.jobs.write(job["token"], jobs[-1])
+                jobs.append(self._note(job | {"job": submitted.id}))
                 self.statistics.sent += len(lines)
         return jobs

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.locations import data_folder
-from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.manifest import NAME, Artifact, Manifest
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import MANIFEST, NAME, Store
+from penumbra.artifacts.store import MANIFEST, Store
 from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError

@@ -19,9 +19,12 @@ ROWS = {
 }
 
 
-def older(table: pa.Table, stage: str) -> pa.Table:
-    old_names = {new: old for old, new in RENAMED[stage].items()}
-    return table.rename_columns([old_names.get(name, name) for name in table.column_names])
+def older(table: pa.Table, stage: str) -> bytes:
+    """Return a Parquet file as an older version wrote it."""
+    old_names, sink = {new: old for old, new in RENAMED[stage].items()}, pa.BufferOutputStream()
+    pq.write_table(table.rename_columns([old_names.get(name, name) for name in table.column_names]), sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 @pytest.mark.parametrize("stage", ["negatives", "fills"])
@@ -29,7 +32,7 @@ def test_an_older_artifact_is_read_with_todays_columns(
     store: Store, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("penumbra.artifacts.tables.conform", older)
+        patch.setattr("penumbra.artifacts.store.encode", older)
         parts = [partial(Part, table_of(stage, [row]), 1, 1) for row in ROWS[stage]]
         artifact = store.build(Work("mine", stage, 1), parts)
     assert "negative" not in pq.read_schema(Path(artifact.path) / "part-00000.parquet").names

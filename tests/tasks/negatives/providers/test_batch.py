@@ -1,10 +1,11 @@
 """OpenAI's Batch API through the real client library: submitted once, collected later, whatever happens between."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers.batch import JOBS
 from penumbra.tasks.negatives.providers.client import OVER_BUDGET, UNDER_WAY, Client
@@ -29,6 +30,11 @@ def collect(session: Session) -> Client:
     return client
 
 
+def jobs(store: Store) -> list[dict[str, Any]]:
+    """Return the jobs that the store has noted."""
+    return [json.loads(store.files.read(path)) for path in store.files.matching(f"{JOBS}/*.json")]
+
+
 def submitted(server: ProtocolServer) -> int:
     return sum(request["path"] == SUBMITTED and request["method"] == "POST" for request in server.requests())
 
@@ -39,11 +45,11 @@ def test_jobs_are_submitted_once_and_collected_by_a_later_run_at_half_the_price(
     monkeypatch.setattr("penumbra.tasks.negatives.providers.batch.MOST_REQUESTS", 3)
     first = session.ask(questions(30))
     assert first.stopped == UNDER_WAY
-    assert len(JsonFolder(store.files, JOBS).read_all()) == submitted(server) == 3
+    assert len(jobs(store)) == submitted(server) == 3
     last = collect(session)
     assert (last.stopped, last.statistics.done, submitted(server)) == ("", 30, 3)
     assert session.open(questions(30)) == []
-    assert JsonFolder(store.files, JOBS).read_all() == []
+    assert jobs(store) == []
     fills = session.fills(questions(30))
     prompt, completion = sum(f.prompt_tokens for f in fills), sum(f.completion_tokens for f in fills)
     cost = (prompt * PRICE["input"] + completion * PRICE["output"]) / 1e6
@@ -67,11 +73,11 @@ def test_after_a_kill_at_the_submission_a_job_is_found_by_its_token_or_forgotten
     server: ProtocolServer, session: Session, store: Store, note: dict[str, str | None]
 ) -> None:
     session.ask(questions(30))
-    (job,) = JsonFolder(store.files, JOBS).read_all()
+    (job,) = jobs(store)
     changed = job | note
-    JsonFolder(store.files, JOBS).write(changed["token"], changed)
+    store.files.write(f"{JOBS}/{changed['token']}.json", json.dumps(changed).encode())
     assert collect(session).statistics.done == 30
-    assert JsonFolder(store.files, JOBS).read_all() == []
+    assert jobs(store) == []
     assert submitted(server) == 1
 
 
@@ -84,5 +90,5 @@ def test_a_refused_request_is_submitted_again_question_by_question(server: Proto
 
 def test_the_budget_bounds_what_is_submitted(server: ProtocolServer, session: Session, store: Store) -> None:
     assert session.ask(questions(30), limit=0.02).stopped == OVER_BUDGET
-    (job,) = JsonFolder(store.files, JOBS).read_all()
+    (job,) = jobs(store)
     assert 0 < len(job["requests"]) < 8
