@@ -100,7 +100,7 @@ class Manifest(BaseModel):
     seconds: float
     cost_usd: float | None = None  # None: the stage can't cost money
     measured: dict[str, float] = {}
-    # Versions, CPUs, threads or GPUs that parts differ in
+    # versions, CPUs, threads or GPUs that parts differ in
     differing: dict[str, list[str]] = Field({}, exclude_if=operator.not_)
     sha256: str = ""  # of everything else; missing in manifests of negatives with the columns `positive` and `query`
 
@@ -115,7 +115,6 @@ class Manifest(BaseModel):
 
     @property
     def differences(self) -> list[str]:
-        """Lines that name what the parts were made with, where they differ."""
         return [f"its parts were made with different {name}: {', '.join(it)}" for name, it in self.differing.items()]
 
     def sealed(self) -> "Manifest":

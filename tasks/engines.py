@@ -127,7 +127,7 @@ def workers() -> Workers | None:
 @contextmanager
 def _processes(number: int) -> Iterator[Pool]:
     """Start processes that share the cores and end with this process."""
-    runner = ProcessPoolTaskRunner(number, initializer=_start_worker, initargs=(_threads(number),))
+    runner = ProcessPoolTaskRunner(number, initializer=_start_worker, initargs=(number,))
     with _script_hidden(), runner:
         yield Pool(runner, number, (BrokenExecutor,))
 
@@ -143,7 +143,7 @@ def _dask(number: int) -> Iterator[Pool]:
         from distributed.comm import CommClosedError
         from prefect_dask import DaskTaskRunner
     logging.getLogger("distributed").setLevel(logging.WARNING)  # otherwise each connection is a line in the terminal
-    variables = {"OMP_NUM_THREADS": str(_threads(number))}
+    variables = {"OMP_NUM_THREADS": str(max(1, cores() // number))}
     own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True, "env": variables}
     cluster: dict[str, Any] = {"address": address} if address else {"cluster_kwargs": own}
     faster = {  # memory that is freed after each layer makes an encoder a third slower
@@ -204,10 +204,6 @@ def _cluster_errors(engine: Engine, *unreachable: type[Exception]) -> Iterator[N
         raise PenumbraError(f"no {engine} cluster answers ({reason}): {remedy}") from None
 
 
-def _threads(number: int) -> int:
-    return max(1, cores() // number)
-
-
 @contextmanager
 def _script_hidden() -> Iterator[None]:
     """Keep worker processes from running this process's script again if it has no `__main__` guard."""
@@ -221,10 +217,10 @@ def _script_hidden() -> Iterator[None]:
         vars(main).update(before)
 
 
-def _start_worker(threads: int) -> None:
-    """Prepare a process that makes stages, or parts of one."""
+def _start_worker(number: int) -> None:
+    """Prepare one of several processes that make parts."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the run, which ends its workers
     prepare_log()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # for torch, which not every stage imports: it takes seconds
+    os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // number))  # for torch, which not every stage imports

@@ -175,7 +175,7 @@ class Plan:
 
     def add(self, stage: Stage) -> Artifact:
         try:
-            work = stage.work
+            artifact, work = self.store.artifact(stage.work), stage.work
         except PenumbraError as error:
             reason = str(error) if isinstance(error, NotYetError) else f"first: {error}"
             artifact = Artifact(root=self.store.root, dataset=stage.dataset, stage=stage.name, key="")
@@ -185,7 +185,6 @@ class Plan:
         for parent in stage.parents:
             if parent not in self.works:  # made by an earlier run, and only looked up by this flow
                 self.rows[parent.stage, IS_THERE, parent.key] = None
-        artifact = self.store.artifact(work)
         self.works[artifact] = work
         self.rows[stage.name, IS_THERE if self.store.has(artifact) else TO_MAKE, artifact.key] = None
         return artifact

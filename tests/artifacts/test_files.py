@@ -1,12 +1,14 @@
-"""Files below a root appear whole or not at all."""
+"""Files below a root appear whole or not at all; their digests are remembered until they change."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from penumbra.artifacts import files as files_module
 from penumbra.artifacts.errors import ArtifactError
-from penumbra.artifacts.files import Files
+from penumbra.artifacts.files import Files, digests_of, file_digest
 
 
 @pytest.fixture(params=["a folder", "memory"])
@@ -47,3 +49,36 @@ def test_an_unwritable_root_is_reported_in_one_line(tmp_path: Path) -> None:
     for root in (tmp_path / "file", tmp_path / ("x" * 300)):
         with pytest.raises(ArtifactError, match=r"can't be written: .*PENUMBRA_ARTIFACTS names another folder"):
             Files(str(root)).write("a/b", b"new")
+
+
+def old(path: Path, text: str) -> Path:
+    path.write_text(text)
+    os.utime(path, (1e9, 1e9))
+    return path
+
+
+def test_a_digest_depends_on_contents_and_names(tmp_path: Path) -> None:
+    digests = set()
+    for name, text in (("a", "1"), ("a", "2"), ("b", "1")):
+        folder = tmp_path / f"{name}{text}"
+        folder.mkdir()
+        (folder / name).write_text(text)
+        digests.add(file_digest(folder))
+    assert len(digests) == 3
+    assert file_digest(tmp_path / "a1" / "a") == file_digest(tmp_path / "b1" / "b")
+
+
+def test_unchanged_files_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "digests_file", lambda: tmp_path / "cache" / "digests.sqlite")
+    videos = [old(tmp_path / f"{n}.mp4", f"video {n}") for n in range(3)]
+    first = digests_of(videos)
+    old(videos[1], "other 1")
+    os.utime(videos[1], (1e9 + 1, 1e9 + 1))
+    changed = digests_of(videos)
+    assert [a == b for a, b in zip(first, changed, strict=True)] == [True, False, True]
+
+    def read_again(*_: object) -> None:
+        raise AssertionError("it has not changed")
+
+    monkeypatch.setattr("hashlib.file_digest", read_again)
+    assert digests_of(videos) == changed
