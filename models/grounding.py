@@ -80,8 +80,6 @@ class Outputs:
 
     def split(self, branches: int) -> list["Outputs"]:
         """Return BM-DETR's outputs for each of the equal batches that the rows hold."""
-        if branches == 1:
-            return [self]
         none = (None,) * branches
         probability = none if self.probability is None else self.probability.chunk(branches)
         pooled = none if self.pooled is None else zip(*(part.chunk(branches) for part in self.pooled), strict=True)

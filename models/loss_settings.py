@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Ranking = Literal["relative", "absolute"]
-
 
 @dataclass(frozen=True)
 class MatchingCosts:
@@ -74,8 +72,7 @@ class ShineLosses(LossSettings):
     levels_a_step: int = 3  # hard negatives of a query that a step ranks; below 3 they are drawn anew at each step
     fine_terms: tuple[bool, bool, bool, bool] = (True, True, True, True)
     fine_margins: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
-    ranking: Ranking = "relative"  # compare a level with the one before, or with level 1
-    ranking_weights: tuple[float, float] | None = None  # of both at once, relative and absolute; None: `ranking` alone
+    ranking_weights: tuple[float, float] = (1.0, 0.0)  # a level compared with the one before, and with level 1
 
     def __post_init__(self) -> None:
         if self.quotient < 1:

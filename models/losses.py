@@ -5,7 +5,7 @@ saliency, SHINE's coarse and fine ranking, BM-DETR's own terms. Weights and opti
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from penumbra.models.loss_settings import (
     MatchingCosts,
     MomentDETRLosses,
     QDDETRLosses,
-    Ranking,
     ShineLosses,
 )
 from penumbra.models.spans import generalised_iou, to_windows
@@ -41,8 +40,6 @@ class Targets:
     false: Tensor | None = None  # [texts, batch], which texts of `Outputs.existence` after the first have no moment
 
     def split(self) -> list["Targets"]:
-        if self.branches == 1:
-            return [self]
         parts: Any = zip(*(column.chunk(self.branches) for column in self._columns()), strict=True)
         false = (None,) * self.branches if self.false is None else self.false.chunk(self.branches, 1)
         return [replace(Targets(*part), false=texts) for part, texts in zip(parts, false, strict=True)]
@@ -80,13 +77,11 @@ class Losses:
 
 def compute_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> Losses:
     """Return the mean over branches of all losses; terms of earlier decoder layers are numbered, as in `span_0`."""
-    parts = zip(outputs.split(targets.branches), targets.split(), strict=True)
-    branches = [_branch_losses(*part, settings) for part in parts]
-    terms = {name: torch.stack([losses.terms[name] for losses in branches]).mean() for name in branches[0].terms}
-    return Losses(torch.stack([losses.total for losses in branches]).mean(), terms)
-
-
-def _branch_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> Losses:
+    if targets.branches > 1:
+        parts = zip(outputs.split(targets.branches), targets.split(), strict=True)
+        several = [compute_losses(*part, settings) for part in parts]
+        terms = {name: torch.stack([losses.terms[name] for losses in several]).mean() for name in several[0].terms}
+        return Losses(torch.stack([losses.total for losses in several]).mean(), terms)
     terms, saliency = _saliency_losses(outputs, targets, settings)
     total = settings.saliency * saliency
     terms["saliency"] = total / settings.saliency if settings.saliency else total
@@ -150,22 +145,12 @@ def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings)
         if settings.coarse and "inter" in settings.coarse_terms and negative is not None:
             coarse["coarse_inter"] = coarse_inter(scores, negative, targets, h2, settings.quotient)
         if settings.fine and outputs.saliency_hard is not None:
-            hinges = _fine_ranking(scores, outputs.saliency_hard.float(), negative, targets, settings)
+            hard, margins, weights = outputs.saliency_hard.float(), settings.fine_margins, settings.ranking_weights
+            hinges = fine_hinges(scores, hard, negative, targets, margins, weights)
             fine = {f"fine_{i + 1}": hinge for i, hinge in enumerate(hinges) if settings.fine_terms[i]}
         terms |= coarse | fine
         total = total + settings.coarse * sum(coarse.values()) + settings.fine * sum(fine.values())
     return terms, total
-
-
-def _fine_ranking(
-    scores: Tensor, hard: Tensor, negative: Tensor | None, targets: Targets, settings: ShineLosses
-) -> list[Tensor]:
-    """Return the hinges of the fine ranking, or a weighted sum of its relative and its absolute ones."""
-    margins, weights = settings.fine_margins, settings.ranking_weights
-    if weights is None:
-        return fine_hinges(scores, hard, negative, targets, margins, settings.ranking)
-    relative, absolute = (fine_hinges(scores, hard, negative, targets, margins, it) for it in get_args(Ranking))
-    return [weights[0] * one + weights[1] * other for one, other in zip(relative, absolute, strict=True)]
 
 
 # -- matching and localisation (Carion et al., DETR, ECCV 2020) -------------------------------------------------------
@@ -191,22 +176,17 @@ def match(logits: Tensor, spans: Tensor, targets: Tensor, present: Tensor, costs
     It is -1 for windows that are not `present` [batch, windows] or left over. If no sample can have more than one
     window, this is an argmin on the device and nothing goes to the host; otherwise scipy solves each sample.
     """
+    from scipy.optimize import linear_sum_assignment
+
     cost = cost_matrix(logits, spans, targets, costs)
     if targets.shape[1] == 1:
         return cost.argmin(1).masked_fill(~present, -1)
-    return assign(cost.cpu(), present.cpu()).to(targets.device)
-
-
-def assign(cost: Tensor, present: Tensor) -> Tensor:
-    """Return `match` of costs [batch, queries, windows], by scipy."""
-    from scipy.optimize import linear_sum_assignment
-
-    assigned = torch.full(present.shape, -1)
-    for sample, windows in enumerate(present):
+    cost, assigned = cost.cpu(), torch.full(present.shape, -1)
+    for sample, windows in enumerate(present.cpu()):
         places = windows.nonzero()[:, 0]
         queries, columns = linear_sum_assignment(cost[sample][:, places].numpy())
         assigned[sample, places[torch.from_numpy(columns)]] = torch.from_numpy(queries)
-    return assigned
+    return assigned.to(targets.device)
 
 
 def span_losses(spans: Tensor, assigned: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -356,13 +336,14 @@ def fine_hinges(
     negative: Tensor | None,
     targets: Targets,
     margins: tuple[float, ...],
-    ranking: Ranking,
+    weights: tuple[float, float],
 ) -> list[Tensor]:
     """Return the hinges of Eq. 4, one a neighbouring pair: (Y, Sp) < (Sp, S1) < (Sp, S2) < (Sp, S3) < (Sp, Sn).
 
-    saliency and negative [batch, clips], hard [levels, batch, clips]. "relative" compares each level with the one
-    before it, as in the paper; "absolute" compares every level with level 1, as in its supplement. A hinge that needs
-    a hard negative that a query lacks, or a negative that the batch lacks, is left out of the mean.
+    saliency and negative [batch, clips], hard [levels, batch, clips]. The `weights` are of two rankings: the relative
+    one compares each level with the one before it, as in the paper; the absolute one compares every level with level 1,
+    as in its supplement. A hinge that needs a hard negative that a query lacks, or a negative that the batch lacks, is
+    left out of the mean.
     """
     mask = targets.video_mask
     truth = divergence((targets.clip_scores > 0).float(), saliency, mask)  # [batch]
@@ -372,11 +353,14 @@ def fine_hinges(
     if negative is not None:
         levels.append(divergence(share, negative, mask))
         present.append(None if targets.hard_present is None else torch.ones_like(targets.hard_present[0]))
-    hinges = [masked_mean((margins[0] + truth - levels[0]).relu(), present[0])]
+    hinges = [sum(weights) * masked_mean((margins[0] + truth - levels[0]).relu(), present[0])]
     for index in range(1, len(levels)):
-        anchor = index - 1 if ranking == "relative" else 0
-        both = None if present[index] is None else present[index] & present[anchor]  # type: ignore[operator]
-        hinges.append(masked_mean((margins[index] + levels[anchor] - levels[index]).relu(), both))
+        total = torch.zeros((), device=saliency.device)
+        for weight, anchor in zip(weights, (index - 1, 0), strict=True):
+            both = None if present[index] is None else present[index] & present[anchor]  # type: ignore[operator]
+            hinge = masked_mean((margins[index] + levels[anchor] - levels[index]).relu(), both)
+            total = total + weight * hinge if weight else total
+        hinges.append(total)
     return hinges
 
 

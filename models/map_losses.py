@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from penumbra.models.losses import Losses, existence, masked_mean
-from penumbra.models.mmn import MapOutputs
+from penumbra.models.mmn import IOU_SCALE, MapOutputs
 from penumbra.models.spans import iou
 
 
@@ -58,10 +58,6 @@ class MMNLosses:
         if self.positives < 1:
             raise ValueError(f"positives is at least 1, not {self.positives}")
 
-    @property
-    def needs_hard(self) -> bool:
-        return self.shine
-
 
 @dataclass(frozen=True)
 class VDILosses(MMNLosses):
@@ -73,39 +69,33 @@ class VDILosses(MMNLosses):
 
 def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) -> Losses:
     s, video_of = settings, outputs.video_of
-    overlap = candidate_iou_loss(outputs.iou_logits(), targets.overlap, s.lowest, s.highest)
-    cells, sentences = outputs.cell_contrast, outputs.sentence_contrast
+    cells, sentences, hard = (
+        outputs.cell_contrast,
+        outputs.text_contrast[0],
+        outputs.text_contrast[1:] if s.shine else outputs.text_contrast[:0],
+    )
     best = targets.overlap.topk(s.positives, dim=1).indices  # [sentences, positives]
     positives = cells[video_of[:, None], best]  # [sentences, positives, joint]
-    scores = torch.einsum("bmc,sc->sbm", cells, sentences)  # [sentences, videos, candidates]
     kept = kept_sentences(targets, video_of, s.removal_overlap)
-    hard = outputs.hard_contrast if s.shine else None
+    scores = torch.einsum("bmc,sc->sbm", cells, sentences)  # [sentences, videos, candidates]
+    own = torch.einsum("skc,sc->sk", positives, sentences)
+    mutual = s.contrastive * (s.late if targets.late else 1.0)
     terms = {
-        "iou": overlap,
-        "among_sentences": among_sentences(
-            positives, sentences, kept, s.margin, s.temperature_video, hard, targets.hard_present
-        ),
-        "among_moments": among_moments(
-            scores,
-            torch.einsum("skc,sc->sk", positives, sentences),
-            targets.overlap,
-            video_of,
-            s.margin,
-            s.temperature_sentence,
-            s.negative_overlap,
-        ),
+        "iou": candidate_iou_loss(outputs.iou_logits(), targets.overlap, s.lowest, s.highest),
+        "among_sentences": among_sentences(positives, sentences, kept, hard, targets.hard_present, s),
+        "among_moments": among_moments(scores, own, targets.overlap, video_of, s),
     }
-    weight = s.contrastive * (s.late if targets.late else 1.0)
-    total = overlap + weight * (terms["among_sentences"] + terms["among_moments"])
-    if s.hard_order and hard is not None:
+    if s.hard_order and len(hard):
         terms["hard_order"] = hard_order(positives, sentences, hard, targets.hard_present, s.hard_margin)
-        total = total + s.hard_order * terms["hard_order"]
-    if s.shine and s.hard_overlap and outputs.hard_iou is not None:
-        terms["hard_overlap"] = hard_overlap(outputs.hard_iou_logits(outputs.hard_iou), targets.hard_present)
-        total = total + s.hard_overlap * terms["hard_overlap"]
+    if s.hard_overlap and len(hard):
+        logits = IOU_SCALE * torch.einsum("smc,ksc->ksm", outputs.cell_iou[video_of], outputs.text_iou[1:])
+        terms["hard_overlap"] = hard_overlap(logits, targets.hard_present)
     if s.existence and outputs.existence is not None and targets.false is not None:
         terms["existence"] = existence(outputs.existence, targets.false)
-        total = total + s.existence * terms["existence"]
+    total = terms["iou"] + mutual * (terms["among_sentences"] + terms["among_moments"])
+    for name in ("hard_order", "hard_overlap", "existence"):
+        if name in terms:
+            total = total + getattr(s, name) * terms[name]
     return Losses(total, {name: value.detach() for name, value in terms.items()})
 
 
@@ -142,13 +132,7 @@ def kept_sentences(targets: MapTargets, video_of: Tensor, highest: float) -> Ten
 
 
 def among_sentences(
-    positives: Tensor,
-    sentences: Tensor,
-    kept: Tensor,
-    margin: float,
-    temperature: float,
-    hard: Tensor | None = None,
-    hard_present: Tensor | None = None,
+    positives: Tensor, sentences: Tensor, kept: Tensor, hard: Tensor, hard_present: Tensor | None, settings: MMNLosses
 ) -> Tensor:
     """Return the video-side loss: positive moments find their sentence among those kept.
 
@@ -158,39 +142,30 @@ def among_sentences(
     """
     cosines = positives @ sentences.T  # [sentences, K, sentences]
     own = torch.eye(len(sentences), dtype=torch.bool, device=cosines.device)[:, None]
-    logits = (cosines - margin * own) / temperature
+    logits = (cosines - settings.margin * own) / settings.temperature_video
     logits = logits.masked_fill(~kept[:, None], -torch.inf)
-    if hard is not None:
-        more = torch.einsum("skc,lsc->skl", positives, hard) / temperature
-        if hard_present is not None:
-            more = more.masked_fill(~hard_present.T[:, None], -torch.inf)
-        logits = torch.cat((logits, more), dim=-1)
+    more = torch.einsum("skc,lsc->skl", positives, hard) / settings.temperature_video
+    if len(hard) and hard_present is not None:
+        more = more.masked_fill(~hard_present.T[:, None], -torch.inf)
+    logits = torch.cat((logits, more), dim=-1)
     chosen = logits.diagonal(dim1=0, dim2=2).T
     return (logits.logsumexp(-1) - chosen).mean()
 
 
-def among_moments(
-    scores: Tensor,
-    positives: Tensor,
-    overlap: Tensor,
-    video_of: Tensor,
-    margin: float,
-    temperature: float,
-    highest: float,
-) -> Tensor:
+def among_moments(scores: Tensor, positives: Tensor, overlap: Tensor, video_of: Tensor, settings: MMNLosses) -> Tensor:
     """Return the sentence-side loss: a sentence finds its moments among the candidates of all videos.
 
     scores [sentences, videos, candidates] are cosines, positives [sentences, K] those of the positive candidates,
-    overlap [sentences, candidates]. Candidates of the own video that overlap by `highest` or more are no negatives; as
-    published they stay in the sum with exp(0) = 1, and so does a constant 1e-6.
+    overlap [sentences, candidates]. Candidates of the own video that overlap by `negative_overlap` or more are no
+    negatives; as published they stay in the sum with exp(0) = 1, and so does a constant 1e-6.
     """
     rows = torch.arange(len(scores), device=scores.device)
     own = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
     own[rows, video_of] = True
-    false = own[..., None] & (overlap >= highest)[:, None]
-    logits = (scores / temperature).masked_fill(false, 0.0)
+    false = own[..., None] & (overlap >= settings.negative_overlap)[:, None]
+    logits = (scores / settings.temperature_sentence).masked_fill(false, 0.0)
     negatives = logits.flatten(1).logsumexp(1)
-    chosen = (positives - margin) / temperature
+    chosen = (positives - settings.margin) / settings.temperature_sentence
     constant = torch.tensor(1e-6, device=scores.device).log()
     total = chosen.logaddexp(negatives[:, None]).logaddexp(constant)
     return (total - chosen).mean()

@@ -57,51 +57,39 @@ class MapInputs:
     """Videos with all their sentences. Masks are True where a token is no padding."""
 
     video: Tensor  # [videos, segments, video_dim]
-    text: Tensor  # [sentences, words, text_dim], the sentences of all videos
-    text_mask: Tensor  # [sentences, words]
+    text: Tensor  # [texts, sentences, words, text_dim], the sentences of all videos, then hard negatives, mildest first
+    text_mask: Tensor  # [texts, sentences, words]
     video_of: Tensor  # [sentences], the video of each sentence
-    hard_text: Tensor | None = None  # [levels, sentences, hard words, text_dim], hard negatives, mildest first
-    hard_mask: Tensor | None = None  # [levels, sentences, hard words]
 
 
 @dataclass
 class MapOutputs:
-    """Unit vectors in the two spaces: cells [videos, candidates, joint], sentences [sentences, joint].
+    """Unit vectors in the two spaces: cells [videos, candidates, joint], texts [texts, sentences, joint].
 
-    hard_iou and hard_contrast [levels, sentences, joint] are those of the hard negatives. existence [texts, sentences]
-    are logits of whether a text's moment is in the sentence's video: of the sentence itself and, in training, of one of
-    the next video (`of_next_video`) and the hard negatives.
+    existence [texts, sentences] are logits of whether a text's moment is in the sentence's video: of the sentence
+    itself and, in training, of one of the next video (`of_next_video`) and the hard negatives.
     """
 
     cell_iou: Tensor
     cell_contrast: Tensor
-    sentence_iou: Tensor
-    sentence_contrast: Tensor
+    text_iou: Tensor
+    text_contrast: Tensor
     video_of: Tensor
-    hard_iou: Tensor | None = None
-    hard_contrast: Tensor | None = None
     existence: Tensor | None = None
 
     def iou_logits(self) -> Tensor:
         """Return the IoU branch's scaled cosine [sentences, candidates] of a sentence and its video's candidates."""
-        return IOU_SCALE * self._own(self.cell_iou, self.sentence_iou)
-
-    def hard_iou_logits(self, hard_iou: Tensor) -> Tensor:
-        """Return `iou_logits` [levels, sentences, candidates] of each sentence's hard negatives."""
-        return IOU_SCALE * torch.einsum("smc,ksc->ksm", self.cell_iou[self.video_of], hard_iou)
+        return IOU_SCALE * torch.einsum("smc,sc->sm", self.cell_iou[self.video_of], self.text_iou[0])
 
     def contrast(self) -> Tensor:
         """Return the contrastive branch's cosine [sentences, candidates]."""
-        return self._own(self.cell_contrast, self.sentence_contrast)
+        return torch.einsum("smc,sc->sm", self.cell_contrast[self.video_of], self.text_contrast[0])
 
     def fused(self, power: float) -> Tensor:
         """Return the scores [sentences, candidates]: (0.5 + 0.5 contrastive)^power times the IoU branch's score."""
         share = (0.5 * self.contrast() + 0.5).clamp(min=0)  # a cosine may be a rounding below -1
         scores: Tensor = share**power * self.iou_logits().sigmoid()
         return scores
-
-    def _own(self, cells: Tensor, sentences: Tensor) -> Tensor:
-        return torch.einsum("smc,sc->sm", cells[self.video_of], sentences)
 
 
 def of_next_video(video_of: Tensor) -> Tensor:
@@ -163,9 +151,9 @@ class BorderedNorm(nn.Module):
     running_var: Tensor
     num_batches_tracked: Tensor
 
-    def __init__(self, channels: int, outside: int, momentum: float = 0.1, smallest: float = 1e-5) -> None:
+    def __init__(self, channels: int, outside: int) -> None:
         super().__init__()
-        self.outside, self.momentum, self.smallest = outside, momentum, smallest
+        self.outside, self.momentum, self.smallest = outside, 0.1, 1e-5  # as in torch's
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -281,26 +269,23 @@ class MMN(nn.Module):
             )
         proposals = self.proposals(self.map(self.pool(inputs.video)))  # [videos, proposal, clips, clips]
         cells = proposals.permute(0, 2, 3, 1).flatten(1, 2)[:, self.places]  # [videos, candidates, proposal]
-        iou, contrast = self.sentences(inputs.text, inputs.text_mask)
+        iou, contrast = self.sentences(inputs.text, inputs.text_mask)  # [texts, sentences, joint]
         outputs = MapOutputs(
             unit(self.cell_iou(cells)), unit(self.cell_contrast(cells)), unit(iou), unit(contrast), inputs.video_of
         )
-        if inputs.hard_text is not None and inputs.hard_mask is not None:
-            outputs.hard_iou, outputs.hard_contrast = map(unit, self.sentences(inputs.hard_text, inputs.hard_mask))
         if self.existence_head is not None:
             outputs.existence = self._existence(outputs, self.existence_head)
         return outputs
 
     def _existence(self, outputs: MapOutputs, head: ExistenceHead) -> Tensor:
-        video_of, own = outputs.video_of, (outputs.sentence_iou, outputs.sentence_contrast)
+        video_of = outputs.video_of
+        own, *hard = zip(outputs.text_iou, outputs.text_contrast, strict=True)
         texts = [own]
         if self.training and len(outputs.cell_iou) > 1:
             following = of_next_video(video_of)
             texts.append((own[0][following], own[1][following]))
-        if self.training and outputs.hard_iou is not None and outputs.hard_contrast is not None:
-            texts += zip(outputs.hard_iou, outputs.hard_contrast, strict=True)
         cells = outputs.cell_iou[video_of], outputs.cell_contrast[video_of]
-        return torch.stack([head(cells, text) for text in texts])
+        return torch.stack([head(cells, text) for text in (*texts, *(hard if self.training else ()))])
 
     def pool(self, video: Tensor) -> Tensor:
         """[videos, segments, video_dim] to [videos, hidden, clips]."""

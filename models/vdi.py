@@ -10,7 +10,7 @@ losses share no linear layer on the dynamic query, and neither side is a fixed t
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -20,23 +20,21 @@ from penumbra.models.map_losses import context_loss, dynamics_loss
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from penumbra.models.transformer import clip_positions
 
-Sequence = Literal["lstm", "transformer"]
 Context = Literal["static", "query", "dynamic", "none"]
+HEADS, DROPOUT = 8, 0.1  # of both transformers
 
 
 @dataclass(frozen=True)
-class InjectionSettings:
-    """Sizes of the injections; `grid` patches of `patch_dim` channels a frame, 0 for none: then there is no motion.
+class VDISettings(MMNSettings):
+    """Sizes of VDI: `grid` patches of `patch_dim` channels a frame, 0 for none, and then there is no motion.
 
-    `context` says which text attends to the frames in the visual context injection; "none": their mean is the context.
+    `motion` reads the frames in order in the spatial dynamic injection. `context` says which text attends to the frames
+    in the visual context injection; "none" (Fig. 3, "w/o Q"): their mean is the context.
     """
 
-    width: int
     patch_dim: int = 0
     grid: int = 49
-    sequence: Sequence = "transformer"
-    heads: int = 8
-    dropout: float = 0.1
+    motion: Literal["transformer", "lstm"] = "transformer"
     context: Context = "static"
 
 
@@ -52,12 +50,12 @@ class Patches:
 class VisualContext(nn.Module):
     """Decoder with which a text, in the paper the static query, attends to the frames (section 3.3, Eq. 1)."""
 
-    def __init__(self, settings: InjectionSettings) -> None:
+    def __init__(self, settings: VDISettings) -> None:
         super().__init__()
-        s = settings
-        layer = nn.TransformerDecoderLayer(s.width, s.heads, 4 * s.width, s.dropout, batch_first=True)
-        self.decoder = None if s.context == "none" else layer
-        self.dynamic = nn.Linear(s.width, s.width)
+        width = settings.hidden
+        layer = nn.TransformerDecoderLayer(width, HEADS, 4 * width, DROPOUT, batch_first=True)
+        self.decoder = None if settings.context == "none" else layer
+        self.dynamic = nn.Linear(width, width)
 
     def forward(self, text: Tensor, dynamic: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return dynamic queries and visual contexts [sentences, D]; frames [sentences, frames, D]."""
@@ -68,28 +66,24 @@ class VisualContext(nn.Module):
 class SpatialDynamics(nn.Module):
     """Encoder of how the place of a frame's content moves from frame to frame (section 3.4, Eq. 3 and 4)."""
 
-    def __init__(self, settings: InjectionSettings) -> None:
+    def __init__(self, settings: VDISettings) -> None:
         super().__init__()
-        s = settings
-        self.frame = nn.Linear(s.width, s.width)
-        self.patch = nn.Linear(s.patch_dim, s.width)
-        self.place = nn.Linear(s.grid, s.width)
-        self.dynamic = nn.Linear(s.width, s.width)
+        width = settings.hidden
+        self.frame = nn.Linear(width, width)
+        self.patch = nn.Linear(settings.patch_dim, width)
+        self.place = nn.Linear(settings.grid, width)
+        self.dynamic = nn.Linear(width, width)
         self.sequence: nn.Module = (
-            nn.LSTM(s.width, s.width, batch_first=True)
-            if s.sequence == "lstm"
-            else nn.TransformerEncoderLayer(s.width, s.heads, 4 * s.width, s.dropout, batch_first=True)
+            nn.LSTM(width, width, batch_first=True)
+            if settings.motion == "lstm"
+            else nn.TransformerEncoderLayer(width, HEADS, 4 * width, DROPOUT, batch_first=True)
         )
-
-    def heat(self, seen: Patches) -> Tensor:
-        """Return the similarity [videos, frames, grid] of each patch to its frame."""
-        frames, patches = self.frame(seen.frames), self.patch(seen.patches)
-        similarity: Tensor = (patches @ frames[..., None])[..., 0] / math.sqrt(frames.shape[-1])
-        return similarity
 
     def forward(self, seen: Patches) -> Tensor:
         """Return the motion [videos, D] of each video, the mean over its frames."""
-        places = self.place(self.heat(seen))
+        frames, patches = self.frame(seen.frames), self.patch(seen.patches)
+        heat = (patches @ frames[..., None])[..., 0] / math.sqrt(frames.shape[-1])  # [videos, frames, grid]
+        places = self.place(heat)
         nothing = ~seen.mask.any(1, keepdim=True)  # videos without frames, which `VDI.inject` leaves out
         if isinstance(self.sequence, nn.LSTM):
             states = self.sequence(places)[0]  # padding comes last and changes nothing before it
@@ -102,14 +96,13 @@ class SpatialDynamics(nn.Module):
 
 
 @dataclass
-class InjectedInputs:
-    """Inputs of MMN with texts as token ids: text and text_mask [sentences, tokens].
+class VDIInputs(MapInputs):
+    """Inputs of MMN with texts as token ids: text and text_mask [texts, sentences, tokens].
 
     `static` and `dynamic` are the ids and masks [sentences, tokens] of the sentences' two parts; `split` [sentences]
-    says which sentences have them.
+    says which sentences have them. Prediction takes `MapInputs`.
     """
 
-    map: MapInputs
     static: tuple[Tensor, Tensor]
     dynamic: tuple[Tensor, Tensor]
     split: Tensor
@@ -119,41 +112,33 @@ class InjectedInputs:
 class VDI(nn.Module):
     """MMN on frame features, the injections, and a text encoder: ids, mask [sentences, tokens] to [sentences, D]."""
 
-    def __init__(self, settings: MMNSettings, injection: InjectionSettings, text_encoder: nn.Module) -> None:
+    def __init__(self, settings: VDISettings, text_encoder: nn.Module) -> None:
         super().__init__()
-        self.grounding, self.text_encoder, self.injection = MMN(settings), text_encoder, injection
-        self.context = VisualContext(injection)
-        self.dynamics = SpatialDynamics(injection) if injection.patch_dim else None
+        self.grounding, self.text_encoder, self.settings = MMN(settings), text_encoder, settings
+        self.context = VisualContext(settings)
+        self.dynamics = SpatialDynamics(settings) if settings.patch_dim else None
 
     def forward(self, inputs: MapInputs) -> MapOutputs:
-        outputs: MapOutputs = self.grounding(self.encode(inputs))
+        ids, mask = inputs.text, inputs.text_mask
+        texts = self.text_encoder(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])[:, :, None]
+        ones = torch.ones(texts.shape[:3], dtype=torch.bool, device=ids.device)
+        outputs: MapOutputs = self.grounding(MapInputs(inputs.video, texts, ones, inputs.video_of))
         return outputs
 
-    def encode(self, inputs: MapInputs) -> MapInputs:
-        text = self.text_encoder(inputs.text, inputs.text_mask)[:, None]
-        hard = mask = None
-        if inputs.hard_text is not None and inputs.hard_mask is not None:
-            levels = inputs.hard_text.shape[0]
-            flat = self.text_encoder(inputs.hard_text.flatten(0, 1), inputs.hard_mask.flatten(0, 1))
-            hard = flat.unflatten(0, (levels, -1))[:, :, None]
-            mask = torch.ones_like(hard[..., 0], dtype=torch.bool)
-        text_mask = torch.ones_like(text[..., 0], dtype=torch.bool)
-        return replace(inputs, text=text, text_mask=text_mask, hard_text=hard, hard_mask=mask)
-
-    def inject(self, inputs: InjectedInputs) -> dict[str, Tensor]:
+    def inject(self, inputs: VDIInputs) -> dict[str, Tensor]:
         """Return both losses before their weights; that of motion is left out without patch features."""
         static, dynamic = self.text_encoder(*inputs.static), self.text_encoder(*inputs.dynamic)
         texts = {"static": static, "dynamic": dynamic, "none": static}
-        if self.injection.context == "query":
-            texts["query"] = self.text_encoder(inputs.map.text, inputs.map.text_mask)
-        frames = inputs.map.video[inputs.map.video_of]
-        words, context = self.context(texts[self.injection.context], dynamic, frames)
+        if self.settings.context == "query":
+            texts["query"] = self.text_encoder(inputs.text[0], inputs.text_mask[0])
+        frames = inputs.video[inputs.video_of]
+        words, context = self.context(texts[self.settings.context], dynamic, frames)
         motion = None
         if self.dynamics is not None and inputs.seen is not None:
             motion = self.dynamics.dynamic(dynamic), self.dynamics(inputs.seen)  # [sentences, D], [videos, D]
         with torch.autocast(frames.device.type, enabled=False):
             terms = {"visual_context": context_loss(words, context, inputs.split)}
             if motion is not None and inputs.seen is not None:
-                counted = inputs.split & inputs.seen.mask.any(1)[inputs.map.video_of]
-                terms["spatial_dynamics"] = dynamics_loss(*motion, inputs.map.video_of, counted)
+                counted = inputs.split & inputs.seen.mask.any(1)[inputs.video_of]
+                terms["spatial_dynamics"] = dynamics_loss(*motion, inputs.video_of, counted)
         return terms

@@ -17,7 +17,14 @@ class NoOptions:
     """Options of a model that has none."""
 
 
-OF_THE_DATA = {"video_dim", "text_dim", "longest_text", "projected"}  # the data decides these settings, not `ablation`
+OF_THE_DATA = {
+    "video_dim",
+    "text_dim",
+    "longest_text",
+    "projected",
+    "grid",
+    "patch_dim",
+}  # the data decides these settings, not `ablation`
 
 
 class ModelConfig(Parameters):

@@ -150,7 +150,7 @@ class Golden:
                 "quotient": args["q"],
                 "coarse_margins": tuple(args["coarse_margin"]),
                 "fine_margins": tuple(args["fine_margin"]),
-                "ranking": {"red": "relative", "abd": "absolute"}[args["ranking_type"]],
+                "ranking_weights": {"red": (1.0, 0.0), "abd": (0.0, 1.0)}[args["ranking_type"]],
                 "pair_hinge": args["use_saliency_loss"],
             }
         if args.get("contrastive_align_loss"):

@@ -68,7 +68,8 @@ def inputs(golden: Golden) -> MapInputs:
     longest = max(part.shape[1] for part in tokens)
     text = torch.cat([functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in tokens])
     video_of = torch.tensor([video for video, part in enumerate(tokens) for _ in part])
-    return MapInputs(golden.tensor("in.feats"), text, torch.arange(longest) < lengths[:, None], video_of)
+    mask = torch.arange(longest) < lengths[:, None]
+    return MapInputs(golden.tensor("in.feats"), text[None], mask[None], video_of)
 
 
 def durations(golden: Golden) -> Tensor:

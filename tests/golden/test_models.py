@@ -118,8 +118,8 @@ def test_shine_terms(path: Path) -> None:
     }
     for level in range(3):
         found[f"d_Sp_Shn{level + 1}"] = divergence(positive.sigmoid(), hard[level], targets.video_mask)
-    for ranking, short in (("relative", "red"), ("absolute", "abd")):
-        terms = fine_hinges(positive, hard, negative, targets, settings.fine_margins, ranking)  # type: ignore[arg-type]
+    for weights, short in (((1.0, 0.0), "red"), ((0.0, 1.0), "abd")):
+        terms = fine_hinges(positive, hard, negative, targets, settings.fine_margins, weights)
         found |= {f"fine_{short}_{index + 1}": term for index, term in enumerate(terms)}
         found[f"fine_{short}"] = sum(terms, torch.zeros(()))
     for name, value in found.items():

@@ -10,16 +10,7 @@ from torch import Tensor
 
 from penumbra.models.grounding import Outputs
 from penumbra.models.loss_settings import MatchingCosts
-from penumbra.models.losses import (
-    Targets,
-    assign,
-    coarse_inter,
-    coarse_intra,
-    compute_losses,
-    cost_matrix,
-    fine_hinges,
-    match,
-)
+from penumbra.models.losses import Targets, coarse_inter, coarse_intra, compute_losses, cost_matrix, fine_hinges, match
 from tests.golden.reading import losses_of
 
 B, L, Q = 3, 8, 5
@@ -55,8 +46,9 @@ def test_one_window_is_matched_on_the_device_as_scipy_would() -> None:
     torch.manual_seed(1)
     logits, spans, truth = torch.randn(50, 10, 2), torch.rand(50, 10, 2), torch.rand(50, 1, 2)
     present = torch.ones(50, 1, dtype=torch.bool)
-    wanted = assign(cost_matrix(logits, spans, truth, MatchingCosts()), present)
-    assert torch.equal(match(logits, spans, truth, present, MatchingCosts()), wanted)
+    absent = torch.cat((present, ~present), 1)
+    wanted = match(logits, spans, truth.repeat(1, 2, 1), absent, MatchingCosts())  # by scipy
+    assert torch.equal(match(logits, spans, truth, present, MatchingCosts()), wanted[:, :1])
 
 
 def test_matching_is_the_cheapest_and_does_not_depend_on_the_batch() -> None:
@@ -123,16 +115,15 @@ def test_a_batch_without_negative_leaves_out_the_terms_that_need_one(model: str)
 # -- SHINE's rankings ------------------------------------------------------------------------------------------------
 
 
-def hinges(hard: Tensor, truth: Targets, **changes: Any) -> list[Tensor]:
-    ranking = changes.get("ranking", "relative")
-    return fine_hinges(outputs().saliency, hard, outputs().saliency_negative, truth, (0.25,) * 4, ranking)
+def hinges(hard: Tensor, truth: Targets) -> list[Tensor]:
+    return fine_hinges(outputs().saliency, hard, outputs().saliency_negative, truth, (0.25,) * 4, (1.0, 0.0))
 
 
 def test_relative_and_absolute_ranking_are_added_by_their_weights() -> None:
     def total(**changes: Any) -> float:
         return compute_losses(outputs(), targets(), losses_of("qd_detr", shine=True, **changes)).total.item()
 
-    relative, absolute = total(), total(ranking="absolute")
+    relative, absolute = total(), total(ranking_weights=(0.0, 1.0))
     assert relative != pytest.approx(absolute)
     assert total(ranking_weights=(0.25, 0.75)) == pytest.approx(0.25 * relative + 0.75 * absolute)
 

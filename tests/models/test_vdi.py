@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from penumbra.models.map_losses import context_loss, dynamics_loss
-from penumbra.models.mmn import MapInputs, MMNSettings
-from penumbra.models.vdi import VDI, InjectedInputs, InjectionSettings, Patches
+from penumbra.models.vdi import VDI, Patches, VDIInputs, VDISettings
 
 WIDTH, WORDS, VIDEO_OF = 8, 5, torch.tensor([0, 0, 1, 2])
 
@@ -27,24 +26,12 @@ class Words(nn.Module):
 
 def model(**changes: Any) -> VDI:
     torch.manual_seed(0)
-    shape = MMNSettings(
-        video_dim=WIDTH,
-        text_dim=WIDTH,
-        hidden=WIDTH,
-        joint=6,
-        clips=4,
-        segments=8,
-        counts=(2,),
-        proposal=6,
-        kernel=3,
-        layers=2,
-        projected=False,
-    )
-    sizes = InjectionSettings(WIDTH, **{"patch_dim": 3, "grid": 4, "heads": 2, "dropout": 0.0, **changes})
-    return VDI(shape, sizes, Words())
+    sizes = {"video_dim": WIDTH, "text_dim": WIDTH, "hidden": WIDTH, "projected": False, "patch_dim": 3, "grid": 4}
+    layers = {"joint": 6, "clips": 4, "segments": 8, "counts": (2,), "proposal": 6, "kernel": 3, "layers": 2}
+    return VDI(VDISettings(**{**sizes, **layers, **changes}), Words())
 
 
-def inputs(frames: int = 6) -> InjectedInputs:
+def inputs(frames: int = 6) -> VDIInputs:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(20, (3, 4, WORDS), generator=generator)
     mask = torch.arange(WORDS) < torch.tensor([5, 2, 3, 1])[:, None]
@@ -54,8 +41,7 @@ def inputs(frames: int = 6) -> InjectedInputs:
         torch.randn(3, frames, WIDTH, generator=generator), torch.randn(3, frames, 4, 3, generator=generator), there
     )
     split = torch.tensor([True, True, True, False])
-    found = MapInputs(video, ids[0], mask, VIDEO_OF)
-    return InjectedInputs(found, (ids[1], mask), (ids[2], mask), split, seen)
+    return VDIInputs(video, ids[:1], mask[None], VIDEO_OF, (ids[1], mask), (ids[2], mask), split, seen)
 
 
 def test_a_query_that_can_not_be_split_takes_no_part() -> None:
@@ -75,9 +61,9 @@ def test_dynamics_are_compared_for_pairs_of_different_videos() -> None:
     assert float(dynamics_loss(motion[VIDEO_OF], motion, VIDEO_OF, everyone)) == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("sequence", ["transformer", "lstm"])
-def test_padding_frames_change_no_motion(sequence: str) -> None:
-    net, batch = model(sequence=sequence).eval(), inputs()
+@pytest.mark.parametrize("motion", ["transformer", "lstm"])
+def test_padding_frames_change_no_motion(motion: str) -> None:
+    net, batch = model(motion=motion).eval(), inputs()
     assert net.dynamics is not None
     assert batch.seen is not None
     together = net.dynamics(batch.seen)
@@ -97,14 +83,14 @@ def test_the_chosen_text_or_none_attends_to_the_frames() -> None:
         assert (net.context.decoder is None) == (which == "none")
         for changed in {"static", "query", "dynamic"} - {which}:
             other = inputs()
-            ids = (other.map.text + 1) % 20
+            ids = (other.text[0] + 1) % 20
             if changed == "query":
-                other.map.text = ids
+                other.text = ids[None]
             else:
                 setattr(other, changed, (ids, getattr(other, changed)[1]))
             net.inject(other)
             torch.testing.assert_close(given[-1], contexts[which])
-    torch.testing.assert_close(contexts["none"], inputs().map.video[VIDEO_OF].mean(1))
+    torch.testing.assert_close(contexts["none"], inputs().video[VIDEO_OF].mean(1))
     assert not torch.allclose(contexts["static"], contexts["query"])
 
 

@@ -3,7 +3,7 @@
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
@@ -12,8 +12,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.models.losses import Losses
+from penumbra.tasks.grounding.batches.device_data import apart
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import BaseSettings, ModelConfig
+from penumbra.tasks.grounding.metrics import ordering_metrics
 from penumbra.tasks.stage import Parameters
 
 Config = TypeVar("Config", bound=ModelConfig)
@@ -84,8 +86,25 @@ class System(ABC, Generic[Config]):
         return [{"params": list(trained(model)), "scale": 1.0}]
 
     def figures(self, model: nn.Module, data: Any) -> dict[str, float]:
-        """Return the family's own figures over queries held out of training, for the `evaluation` table."""
-        return {}
+        """Return the family's own figures over queries held out of training, for the `evaluation` table.
+
+        They say how often mean saliency inside the moment falls in SHINE's order: from the query over its hard
+        negatives to the next query of another video.
+        """
+        examples: Examples = data.examples
+        order = apart(torch.arange(len(examples)), examples.video.numpy())
+        following = torch.empty_like(order).index_copy(0, order, order.roll(-1))
+        texts = torch.cat((examples.text[None], examples.hard, examples.text[following][None]))  # [5, N]
+        another = examples.video != examples.video[following]
+        known = torch.cat((torch.ones_like(another)[None], examples.hard_present, another[None]))
+        inside = torch.split(examples.clips.values[:, 1] > 0, examples.clips.lengths.tolist())
+        saliency = np.full((len(examples), len(texts)), np.nan)
+        for level, text in enumerate(texts):
+            asked = replace(examples, text=text, videos=data.videos, texts=data.texts)
+            for row, one in enumerate(self.predict(model, self.data(asked, data.device))):
+                if known[level, row] and inside[row].any():
+                    saliency[row, level] = one.saliency[inside[row].numpy()].mean()
+        return ordering_metrics(saliency)
 
 
 def trained(model: nn.Module) -> Iterator[nn.Parameter]:

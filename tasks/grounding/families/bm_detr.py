@@ -207,7 +207,7 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
             ranking = ranking.model_copy(update={"longest": min(ranking.longest or end, end)})
         return predict(cast(GroundingModel, model), data, ranking, bf16=self.bf16)
 
-    def figures(self, model: nn.Module, data: BackgroundData) -> dict[str, float]:  # type: ignore[override]
+    def figures(self, model: nn.Module, data: BackgroundData) -> dict[str, float]:
         """Return the paper's Table 9: mean probability of clips in and out of the moment, without and with a negative.
 
         The means are over queries that have a negative (their first); empty without the frame matcher.

@@ -16,7 +16,7 @@ from penumbra.models.losses import compute_losses
 from penumbra.models.moment_detr import MomentDETR, MomentDETRSettings
 from penumbra.models.qd_detr import QDDETR, QDDETRSettings
 from penumbra.models.spans import rank_windows, snap_windows
-from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, apart
+from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import ModelConfig, Ranking
 from penumbra.tasks.grounding.families.base import (
@@ -28,7 +28,6 @@ from penumbra.tasks.grounding.families.base import (
     System,
     evaluating,
 )
-from penumbra.tasks.grounding.metrics import ordering_metrics
 
 
 class DETRConfig(ModelConfig):
@@ -129,10 +128,6 @@ class DETRSystem(System[ADETR]):
     def predict(self, model: nn.Module, data: DeviceData) -> list[Prediction]:
         return predict(cast(GroundingModel, model), data, self.settings.ranking, bf16=self.bf16)
 
-    def figures(self, model: nn.Module, data: DeviceData) -> dict[str, float]:
-        """Return how often saliency inside the moment is in SHINE's order."""
-        return ordering_metrics(saliency_inside(cast(GroundingModel, model), data))
-
 
 # -- prediction -------------------------------------------------------------------------------------------------------
 
@@ -168,42 +163,15 @@ def evidence_of(outputs: Outputs, lengths: Tensor) -> Tensor:
     return torch.stack(numbers, dim=1)
 
 
-def saliency_inside(model: GroundingModel, data: DeviceData) -> np.ndarray:
-    """Return the mean saliency inside the moment [n, 5] under the positive, the hard negatives and the next query.
-
-    It is NaN if a query lacks a hard negative, or a batch the next query.
-    """
-    result = np.full((len(data), 5), np.nan)
-    gather = lambda rows: data.inputs(rows, data.examples.hard[:, rows])  # noqa: E731
-    for rows, outputs in outputs_of(model, data, gather, negative=True):
-        inside = data.clips.gather(rows.to(data.device), outputs.saliency.shape[1])[0][..., 1]
-        parts = [outputs.saliency[None]]
-        if outputs.saliency_hard is not None:
-            parts.append(outputs.saliency_hard)
-        if outputs.saliency_negative is not None:
-            parts.append(outputs.saliency_negative[None])
-        means: Tensor = (torch.cat(parts).float() * inside).sum(-1) / inside.sum(-1)  # [texts, batch]
-        present = data.examples.hard_present[:, rows].to(data.device)
-        means[1:4] = means[1:4].masked_fill(~present, torch.nan)
-        result[rows.numpy(), : len(means)] = means.T.cpu().numpy()
-    return result
-
-
 def outputs_of(
-    model: GroundingModel,
-    data: DeviceData,
-    gather: Callable[[Tensor], Inputs],
-    *,
-    bf16: bool = False,
-    negative: bool = False,
+    model: GroundingModel, data: DeviceData, gather: Callable[[Tensor], Inputs], *, bf16: bool = False
 ) -> Iterator[tuple[Tensor, Outputs]]:
     """Yield rows of the data and the model's outputs in evaluation; `gather` gives the inputs of some rows.
 
-    Videos of a length share a batch, so that little is padded; with `negative` the next query is of another video.
+    Videos of a length share a batch, so that little is padded.
     """
     order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
-    for taken in torch.split(torch.from_numpy(order), AT_ONCE):
-        rows = apart(taken, data.host["video"]) if negative else taken
+    for rows in torch.split(torch.from_numpy(order), AT_ONCE):
         with evaluating(model, data.device, bf16):
-            outputs = model(gather(rows), negative=negative)
+            outputs = model(gather(rows))
         yield rows, outputs

@@ -5,7 +5,7 @@ whose samples are videos with all their sentences, the system, and prediction.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
@@ -16,16 +16,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models import mmn
 from penumbra.models.map_losses import MapTargets, MMNLosses, mmn_losses
-from penumbra.models.mmn import MapInputs, MapOutputs, MMNSettings
+from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings, of_next_video
 from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, segment_means
 from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import ModelConfig
 from penumbra.tasks.grounding.families.base import HEAD, HardNegativeModel, Objective, Prediction, System, evaluating
-from penumbra.tasks.grounding.metrics import ordering_metrics
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,14 @@ class MapOptions(MMNSettings):
 class MapConfig(HardNegativeModel):
     """The map of candidates and its convolutions; the defaults are those of Charades-STA."""
 
-    options, loss_options = MapOptions, MMNLosses
+    options: ClassVar[type] = MapOptions
+    loss_options: ClassVar[type] = MMNLosses
 
-    def sizes(self, video_dim: int, text_dim: int, **more: Any) -> MapOptions:
+    def sizes(self, video_dim: int, text_dim: int, **more: Any) -> Any:
         """Return the settings of the network for features of these widths; `more` are a model's own."""
-        options: MapOptions = self.network_options
-        return replace(options, video_dim=video_dim, text_dim=text_dim, existence=self.losses.existence > 0, **more)
+        return replace(
+            self.network_options, video_dim=video_dim, text_dim=text_dim, existence=self.losses.existence > 0, **more
+        )
 
 
 class MMNConfig(MapConfig):
@@ -68,24 +68,23 @@ class MapData:
         self, examples: Examples, device: torch.device, sizes: MMNSettings, losses: MMNLosses, batch_size: int
     ) -> None:
         self.examples, self.device, self.sizes = examples, device, sizes
-        self.batch_size, self.losses = batch_size, losses
+        self.losses, self.batch_size = losses, batch_size
         self.videos, self.texts = examples.videos.to(device), examples.texts.to(device)
         self.cells = candidate_cells(sizes.clips, sizes.counts).to(device)
-        windows = examples.windows.clamp(min=0).minimum(examples.duration.float()[:, None, None])  # end with the video
+        duration = examples.duration.float()
+        windows = examples.windows.clamp(min=0).minimum(duration[:, None, None])  # end with the video
         present = torch.arange(windows.shape[1]) < examples.window_count[:, None]
         present = present & (windows[..., 1] > windows[..., 0])  # an empty window counts as absent
+        self.rows_of_texts = torch.cat((examples.text[None], examples.hard))  # [4, N], the query and its hard negatives
+        columns = {"windows": windows, "present": present, "duration": duration, "texts": self.rows_of_texts}
+        columns["hard_present"] = examples.hard_present
+        self.columns = {name: column.to(device) for name, column in columns.items()}
         rows_of: defaultdict[int, list[int]] = defaultdict(list)
         for row, video in enumerate(examples.video.tolist()):
             rows_of[video].append(row)
-        names = ("text", "hard", "hard_present")
-        columns = {name: getattr(examples, name) for name in names} | {"windows": windows, "present": present}
-        columns["duration"] = examples.duration.float()
-        self.columns = {name: column.to(device) for name, column in columns.items()}
-        self.host_text, self.host_hard = examples.text.numpy(), examples.hard.numpy()
         self.every = [(video, np.array(rows)) for video, rows in rows_of.items()]  # rows of each video
-        known = present.any(1)
-        self.labelled = [(video, rows[known[rows].numpy()]) for video, rows in self.every]
-        self.labelled = [(video, rows) for video, rows in self.labelled if len(rows)]
+        known = present.any(1).numpy()
+        self.labelled = [(video, rows[known[rows]]) for video, rows in self.every if known[rows].any()]
         self.late = False
         self.sentences = SentencesOfVideos(examples) if losses.existence else None
 
@@ -100,43 +99,32 @@ class MapData:
     def batch(self, rows: Tensor) -> tuple[MapInputs, MapTargets]:
         videos, sentences = map(list, zip(*(self.labelled[n] for n in rows.tolist()), strict=True))
         inputs, index = self.inputs(videos, sentences, self.losses.shine)
-        return inputs, replace(self.targets(index), false=self._false(inputs.video_of, np.concatenate(sentences)))
+        windows, present = self.columns["windows"][index], self.columns["present"][index]
+        overlap = candidate_overlap(self.cells, self.sizes.clips, self.columns["duration"][index], windows, present)
+        hard_present = self.columns["hard_present"][:, index] if self.losses.shine else None
+        false = self._false(inputs.video_of, np.concatenate(sentences))
+        return inputs, MapTargets(overlap, windows, present, hard_present, self.late, false)
 
     def _false(self, video_of: Tensor, rows: np.ndarray) -> Tensor | None:
         """Return which texts of a step are false of the video: one of the next video, and hard negatives."""
         if self.sentences is None:
             return None
-        false = []
-        if len(np.unique(video_of.cpu())) > 1:
-            following = self.sentences.lack(rows, rows[mmn.of_next_video(video_of.cpu()).numpy()])
+        false, video_of = [torch.zeros(0, len(rows), dtype=torch.bool)], video_of.cpu()
+        if len(video_of) and video_of[-1]:
+            following = self.sentences.lack(rows, rows[of_next_video(video_of).numpy()])
             false.append(torch.from_numpy(following)[None])
         if self.losses.shine:
             false.append(self.examples.hard_present[:, rows])
-        empty = torch.zeros(0, len(rows), dtype=torch.bool)
-        return torch.cat((empty, *false)).to(self.device, non_blocking=True)
-
-    def targets(self, index: Tensor) -> MapTargets:
-        windows, present = self.columns["windows"][index], self.columns["present"][index]
-        overlap = candidate_overlap(self.cells, self.sizes.clips, self.columns["duration"][index], windows, present)
-        missing = self.columns["hard_present"][:, index] if self.losses.shine else None
-        return MapTargets(overlap, windows, present, missing, self.late)
+        return torch.cat(false).to(self.device, non_blocking=True)
 
     def inputs(self, videos: list[int], sentences: list[np.ndarray], hard: bool = False) -> tuple[MapInputs, Tensor]:
         """Return videos with their sentences as inputs, and the sentences' rows [sentences] on the device."""
-        host = np.concatenate(sentences)
+        host, texts = np.concatenate(sentences), slice(None if hard else 1)
         index = torch.from_numpy(host).to(self.device, non_blocking=True)
         video_of = torch.from_numpy(np.repeat(np.arange(len(videos)), [len(rows) for rows in sentences]))
-        words = self.texts.longest(self.host_text[host])
-        if hard:
-            words = max(words, self.texts.longest(self.host_hard[:, host]))
-        hard_text = self.text(self.columns["hard"][:, index], words) if hard else (None, None)
-        inputs = MapInputs(
-            self.segments(videos),
-            *self.text(self.columns["text"][index], words),
-            video_of.to(self.device, non_blocking=True),
-            *hard_text,
-        )
-        return inputs, index
+        words = self.texts.longest(self.rows_of_texts[texts, host].numpy())
+        text = self.text(self.columns["texts"][texts][:, index], words)
+        return MapInputs(self.segments(videos), *text, video_of.to(self.device, non_blocking=True)), index
 
     def text(self, rows: Tensor, longest: int) -> tuple[Tensor, Tensor]:
         """Return features, or token ids, of the texts `rows` [...] and their mask [..., longest]."""
@@ -158,7 +146,7 @@ class MMNSystem(System[AnMMN]):
     models: ClassVar[tuple[type[ModelConfig], ...]] = (MMNConfig,)
 
     def build(self, video_dim: int, text_dim: int) -> nn.Module:
-        return mmn.MMN(self.config.sizes(video_dim, text_dim))
+        return MMN(self.config.sizes(video_dim, text_dim))
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
         return weights["clip_projection.weight"].shape[1], len(weights["sentences.norm.weight"])
@@ -178,32 +166,24 @@ class MMNSystem(System[AnMMN]):
         """See `System.predict`; the saliency of a clip is the score of the one-clip moment that it lies in."""
         predictions: list[Prediction | None] = [None] * len(data)
         options = self.config.network_options
-        clips = options.clips
-        for rows, index, outputs in _outputs(model, data, self.bf16):
+        order = np.argsort([data.videos.host_lengths[video] for video, _ in data.every], kind="stable")
+        for first in range(0, len(order), data.batch_size):  # videos of a length share a batch
+            videos, rows = map(list, zip(*(data.every[n] for n in order[first : first + data.batch_size]), strict=True))
+            inputs, index = data.inputs(videos, rows)
+            with evaluating(model, data.device, self.bf16):
+                outputs: MapOutputs = model(inputs)
             scores = outputs.fused(options.power)  # [sentences, candidates]
-            candidates = candidate_windows(data.cells, clips, data.columns["duration"][index])
+            candidates = candidate_windows(data.cells, options.clips, data.columns["duration"][index])
             ranked = torch.cat((candidates, scores[..., None]), dim=-1)
             kept = suppress(ranked, options.suppression, before=ranked.shape[1], after=options.keep)
             single = scores[:, data.cells[:, 0] == data.cells[:, 1]].cpu().numpy()
             evidence = evidence_of(outputs, scores).double().cpu().numpy()
-            for row, best, saliency, numbers in zip(rows.tolist(), kept, single, evidence, strict=True):
+            for row, best, saliency, numbers in zip(index.tolist(), kept, single, evidence, strict=True):
                 count = int(data.videos.host_lengths[data.examples.video[row]])
-                clip = ((np.arange(count) + 0.5) * clips / count).astype(int)
+                clip = ((np.arange(count) + 0.5) * options.clips / count).astype(int)
                 windows = best.double().cpu().numpy()
                 predictions[row] = Prediction(data.examples.qids[row], windows, saliency[clip], numbers)
         return [prediction for prediction in predictions if prediction is not None]
-
-    def figures(self, model: nn.Module, data: MapData) -> dict[str, float]:
-        """Return how often the score of the true moment is in SHINE's order: positive, hard negatives, another text."""
-        result = np.full((len(data), 5), np.nan)
-        for rows, index, outputs in _outputs(model, data, self.bf16, hard=True):
-            targets = data.targets(index)
-            best = targets.overlap.argmax(1, keepdim=True)
-            present = data.columns["hard_present"][:, index]
-            for level, (texts, known) in enumerate(_texts(outputs, targets.window_mask.any(1), present)):
-                score = texts.fused(self.config.network_options.power).gather(1, best)[:, 0]
-                result[rows, level] = score.masked_fill(~known, torch.nan).cpu().numpy()
-        return ordering_metrics(result)
 
 
 def evidence_of(outputs: MapOutputs, scores: Tensor) -> Tensor:
@@ -212,30 +192,3 @@ def evidence_of(outputs: MapOutputs, scores: Tensor) -> Tensor:
         return outputs.existence[0][:, None]
     best = scores.argmax(1, keepdim=True)
     return torch.cat((outputs.iou_logits().gather(1, best), outputs.contrast().gather(1, best)), dim=1)
-
-
-def _texts(outputs: MapOutputs, known: Tensor, hard: Tensor) -> Iterator[tuple[MapOutputs, Tensor]]:
-    """Yield the videos with their sentences, hard negatives, and the next video's sentence; and which texts exist."""
-    yield outputs, known
-    if outputs.hard_iou is not None and outputs.hard_contrast is not None:
-        for iou, contrast, present in zip(outputs.hard_iou, outputs.hard_contrast, hard, strict=True):
-            yield replace(outputs, sentence_iou=iou, sentence_contrast=contrast), known & present
-    videos = len(outputs.cell_iou)
-    if videos > 1:
-        another = torch.searchsorted(outputs.video_of, (outputs.video_of + 1) % videos)
-        iou, contrast = outputs.sentence_iou[another], outputs.sentence_contrast[another]
-        yield replace(outputs, sentence_iou=iou, sentence_contrast=contrast), known
-
-
-def _outputs(
-    model: nn.Module, data: MapData, bf16: bool, hard: bool = False
-) -> Iterator[tuple[np.ndarray, Tensor, MapOutputs]]:
-    """Yield queries' rows on the host and on the device, and the model's outputs; videos of a length share a batch."""
-    order = np.argsort([data.videos.host_lengths[video] for video, _ in data.every], kind="stable")
-    for first in range(0, len(order), data.batch_size):
-        chosen = [data.every[n] for n in order[first : first + data.batch_size]]
-        rows = [rows for _, rows in chosen]
-        inputs, index = data.inputs([video for video, _ in chosen], rows, hard)
-        with evaluating(model, data.device, bf16):
-            outputs = model(inputs)
-        yield np.concatenate(rows), index, outputs

@@ -6,7 +6,7 @@ Motion (`losses.spatial_dynamics`) takes `patch_features`. Prediction reads no p
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from penumbra.models import vdi
 from penumbra.models.losses import Losses
 from penumbra.models.map_losses import MapTargets, VDILosses, mmn_losses
-from penumbra.models.mmn import MapOutputs, MMNSettings
-from penumbra.models.vdi import InjectedInputs, InjectionSettings, Patches
+from penumbra.models.mmn import MapOutputs
+from penumbra.models.vdi import Patches, VDIInputs, VDISettings
 from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
 from penumbra.tasks.features.errors import FeatureError
@@ -35,20 +35,17 @@ class VDILossConfig(LossConfig):
 
 
 @dataclass(frozen=True)
-class VDIOptions(MapOptions):
+class VDIOptions(MapOptions, VDISettings):
     """Settings of VDI that only ablations and presets change."""
 
     text_rate: float = 0.1  # the text encoder's share of the learning rate; 0: it is frozen
-    motion: Literal["transformer", "lstm"] = "transformer"  # reads the frames in order in the spatial dynamic injection
-    injection_heads: int = 8
-    injection_dropout: float = 0.1
-    context: vdi.Context = "static"  # the text that attends to the frames; "none": their mean (Fig. 3, "w/o Q")
 
 
 class VDIConfig(MapConfig):
     """VDI (Luo et al., CVPR 2023) on MMN, as wide as its CLIP, whose text encoder is trained."""
 
-    options, loss_options = VDIOptions, VDILosses
+    options: ClassVar[type] = VDIOptions
+    loss_options = VDILosses
 
     name: Literal["vdi"] = Field("vdi", description="Name of the model.")
     clip_encoder: str = Field(
@@ -57,16 +54,10 @@ class VDIConfig(MapConfig):
     )
     losses: VDILossConfig = VDILossConfig()
 
-    def of_clip(self, width: int) -> MMNSettings:
-        """Return the map of frames of a CLIP's width, which no linear layer projects."""
-        return self.sizes(width, width, hidden=width, projected=False)
-
-    def injection(self, width: int, grid: int, patch_dim: int) -> InjectionSettings:
-        """Return the injections' sizes; `grid` patches a frame, of `patch_dim` channels."""
-        o = self.network_options
-        if not self.losses.spatial_dynamics:
-            grid, patch_dim = 0, 0
-        return InjectionSettings(width, patch_dim, grid, o.motion, o.injection_heads, o.injection_dropout, o.context)
+    def of_clip(self, width: int, **patches: int) -> VDISettings:
+        """Return the sizes for a CLIP's width, which no linear layer projects, and its patches if motion is used."""
+        sizes: VDISettings = self.sizes(width, width, hidden=width, projected=False, **patches)
+        return sizes if self.losses.spatial_dynamics else replace(sizes, patch_dim=0)
 
     @property
     def reads(self) -> set[str]:
@@ -118,7 +109,7 @@ class VDIData(MapData):
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
         self.patches = self.videos.patches if has_motion else None
 
-    def batch(self, rows: Tensor) -> tuple[InjectedInputs, MapTargets]:  # type: ignore[override]
+    def batch(self, rows: Tensor) -> tuple[VDIInputs, MapTargets]:
         inputs, targets = super().batch(rows)
         host = np.concatenate([self.labelled[n][1] for n in rows.tolist()])
         parts = self.parts[host]
@@ -126,11 +117,9 @@ class VDIData(MapData):
         on_device = parts.to(self.device, non_blocking=True)
         static, dynamic = (self.text(on_device[:, column], words) for column in (0, 1))
         split = on_device[:, 0] != on_device[:, 1]
-        seen = self.seen([self.labelled[n][0] for n in rows.tolist()])
-        return InjectedInputs(inputs, static, dynamic, split, seen), targets
-
-    def seen(self, videos: list[int]) -> Patches | None:
-        return None if self.patches is None else Patches(*self.patches.gather(np.array(videos)))
+        videos = np.array([self.labelled[n][0] for n in rows.tolist()])
+        seen = None if self.patches is None else Patches(*self.patches.gather(videos))
+        return VDIInputs(**vars(inputs), static=static, dynamic=dynamic, split=split, seen=seen), targets
 
 
 class VDISystem(MMNSystem[VDIConfig]):
@@ -144,7 +133,7 @@ class VDISystem(MMNSystem[VDIConfig]):
             raise FeatureError(f"vdi needs video features of {encoder}, which have {width} channels, not {video_dim}")
         side, patch_dim = patch_sizes(load(Clip(encoder=encoder), on_cpu=True))
         text.requires_grad_(self.config.network_options.text_rate > 0)
-        return vdi.VDI(self.config.of_clip(width), self.config.injection(width, side**2, patch_dim), text)
+        return vdi.VDI(self.config.of_clip(width, grid=side**2, patch_dim=patch_dim), text)
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
         width, hidden = weights["text_encoder.model.text_projection.weight"].shape
@@ -173,7 +162,7 @@ class VDISystem(MMNSystem[VDIConfig]):
             total = sum((getattr(weights, name) * value for name, value in terms.items()), mapped.total)
             return Losses(total, mapped.terms | {name: value.detach() for name, value in terms.items()})
 
-        return Objective(model, lambda inputs: (net(inputs.map), net.inject(inputs)), losses, self.bf16)
+        return Objective(model, lambda inputs: (net(inputs), net.inject(inputs)), losses, self.bf16)
 
     def parameters(self, model: nn.Module) -> list[dict[str, Any]]:
         net = cast(vdi.VDI, model)

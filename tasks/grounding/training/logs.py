@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,6 +20,7 @@ from penumbra.tasks.stage import logger
 FLOW = "train-grounding"
 PUBLISH_EVERY = 5.0  # seconds between two updates of the page: each is a call to the API
 Row = dict[str, Any]
+Write = Callable[[int, dict[str, float]], None]  # the step, and values by SPLIT/NAME
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,17 @@ Observer = Callable[[Progress], None]
 
 @contextmanager
 def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Observer]:
-    """Yield an observer that writes a line to the log, curves to the Prefect UI, and scalars to `training.log`."""
+    """Yield an observer that writes a line to the log, curves to the Prefect UI, and scalars to `training.log`.
+
+    A run that continues after a kill is written from its first epoch on: its curves have no gap and no step twice.
+    """
     with ExitStack() as stack:
         page = stack.enter_context(LiveArtifact(dataset, FLOW))
-        writers = [stack.enter_context(LOGS[name](settings, folder, dataset, run)) for name in settings.training.log]
+        writers = list[Write]()
+        if "tensorboard" in settings.training.log:
+            writers.append(_tensorboard(stack, folder, run))
+        if "wandb" in settings.training.log:
+            writers.append(_wandb(stack, settings, folder, dataset, run))
         written, published = 0, -PUBLISH_EVERY
 
         def observe(progress: Progress) -> None:
@@ -76,12 +84,6 @@ def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> 
         yield observe
 
 
-# -- TensorBoard and Weights & Biases ----------------------------------------------------------------------------------
-# A run that continues after a kill is written from its first epoch on: its curves have no gap and no step twice.
-
-Write = Callable[[int, Mapping[str, float]], None]  # the step, and values by SPLIT/NAME
-
-
 def _package(module: str, extra: str) -> Any:
     try:
         return import_module(module)
@@ -89,44 +91,38 @@ def _package(module: str, extra: str) -> Any:
         raise RunError(f"training.log={extra} needs a package ({error}): pip install 'penumbra[{extra}]'") from None
 
 
-@contextmanager
-def _tensorboard(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Write]:
-    place = folder / "tensorboard" / run
-    # purge_step: discard what an earlier process wrote
-    writer = _package("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(place), purge_step=0)
+def _tensorboard(stack: ExitStack, folder: Path, run: str) -> Write:
+    """Return a function that writes event files; `purge_step` discards what an earlier process wrote."""
+    summary_writer = _package("torch.utils.tensorboard", "tensorboard").SummaryWriter
+    writer = stack.enter_context(summary_writer(str(folder / "tensorboard" / run), purge_step=0))
     logger().info("%s: tensorboard --logdir %s", run, folder.parent)
 
-    def write(step: int, values: Mapping[str, float]) -> None:
+    def write(step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
             writer.add_scalar(name, value, step)
         writer.flush()
 
-    with writer:
-        yield write
+    return write
 
 
-@contextmanager
-def _wandb(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Write]:
-    """Write a run of Weights & Biases whose id is the training's key; send only settings and scalars."""
+def _wandb(stack: ExitStack, settings: Settings, folder: Path, dataset: str, run: str) -> Write:
+    """Return a function that logs to a run whose id is the training's key; only settings and scalars are sent."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     wandb = _package("wandb", "wandb")
     off = ("disable_git", "disable_code", "disable_job_creation", "x_disable_meta", "x_disable_machine_info")
     private = {"console": "off", "silent": True, "x_disable_stats": True, "x_save_requirements": False}
-    chosen = wandb.Settings(**private, **dict.fromkeys(off, True))
-    project, config = os.environ.get("WANDB_PROJECT", "penumbra"), settings.model_dump(mode="json")
-    place = {"project": project, "group": dataset, "name": run, "id": folder.name, "dir": str(folder)}
+    place = {"project": os.environ.get("WANDB_PROJECT", "penumbra"), "group": dataset, "name": run, "id": folder.name}
+    chosen, config = wandb.Settings(**private, **dict.fromkeys(off, True)), settings.model_dump(mode="json")
     try:
-        opened = wandb.init(**place, resume="allow", config=config, settings=chosen)
+        opened = stack.enter_context(
+            wandb.init(**place, dir=str(folder), resume="allow", config=config, settings=chosen)
+        )
     except wandb.Error as error:
         remedy = "set WANDB_API_KEY, or WANDB_MODE=offline"
         raise RunError(f"training.log=wandb: no run could be started ({error}): {remedy}") from None
 
-    def write(step: int, values: Mapping[str, float]) -> None:
+    def write(step: int, values: dict[str, float]) -> None:
         if step >= opened.starting_step:  # the service has the earlier steps
-            opened.log(dict(values), step=step)
+            opened.log(values, step=step)
 
-    with opened:
-        yield write
-
-
-LOGS = {"tensorboard": _tensorboard, "wandb": _wandb}
+    return write

@@ -220,7 +220,7 @@ def test_as_published_is_short_for_the_settings_that_the_released_code_changes(
         ({"semantic": 1.0}, "ablation has no setting 'semantic'"),
         ({"quotient": "many"}, "ablation.quotient: Input should be a valid integer"),
         ({"quotient": 0}, "quotient is at least 1"),
-        ({"ranking": "none"}, "ablation.ranking: Input should be 'relative' or 'absolute'"),
+        ({"coarse_terms": ["inner"]}, "ablation.coarse_terms: Input should be 'intra' or 'inter'"),
         ({"queries": 0}, "layers and queries are at least 1"),
     ],
 )

@@ -93,10 +93,10 @@ def test_a_sentence_has_its_own_text_video_and_windows() -> None:
             assert int(batch[0].video_of[number]) == place
             own = texts.index[f"text {qid}"]
             wanted = texts.values[texts.offsets[own] : texts.offsets[own + 1]]
-            assert torch.equal(batch[0].text[number][batch[0].text_mask[number]], wanted)
+            assert torch.equal(batch[0].text[0, number][batch[0].text_mask[0, number]], wanted)
             assert batch[1].windows[number, 0].tolist() == rows(24)[qid]["windows"][0]
             number += 1
-    assert batch[0].hard_text is not None
+    assert len(batch[0].text) == 4
     first = videos.values[videos.offsets[4] : videos.offsets[5]]
     torch.testing.assert_close(batch[0].video[0, 0], first[0] / first[0].norm())
 
