@@ -36,7 +36,6 @@ def negatives_for(
     name: str | None,
     groups: Mapping[str, Mapping[str, Any] | Parameters],
     quiet: bool,
-    english: bool = True,
 ) -> Artifact:
     """Return the artifact `negatives` of the queries, and build it if it does not exist.
 
@@ -46,7 +45,7 @@ def negatives_for(
     with tempfile.TemporaryDirectory(prefix="penumbra-") as temporary:
         folder = _named(name) if name else Path(temporary)
         files = write_queries(queries, folder)
-        dataset = {"name": name or UNNAMED, "folder": str(folder), "files": files, "english": english}
+        dataset = {"name": name or UNNAMED, "folder": str(folder), "files": files}
         changes = {"dataset": dataset, **{group: _plain(value) for group, value in groups.items()}}
         read, settings = _parameters(name, changes)
         with planning() as plan:

@@ -67,7 +67,6 @@ def build_negatives(
     encoding: "Group" = None,
     choosing: "Group" = None,
     judging: "Group" = None,
-    english: bool = True,
     quiet: bool = True,
 ) -> "pd.DataFrame":
     """Return hard negatives of the queries at three levels, as `penumbra run build-negatives` builds them.
@@ -87,7 +86,6 @@ def build_negatives(
         encoding: the sentence encoder that measures similarity
         choosing: the candidates that are rejected, as in `{"ceiling": 0.9}`
         judging: the settings of the quality report, which is not made by default; see `quality`
-        english: whether queries in another language are rejected
         quiet: whether only warnings are shown
 
     Returns:
@@ -118,7 +116,7 @@ def build_negatives(
         "judging": {"judge": False} if judging is None else judging,
     }
     given = {group: value for group, value in groups.items() if value is not None}
-    return with_rejected(negatives_for(queries, name, given, quiet, english))
+    return with_rejected(negatives_for(queries, name, given, quiet))
 
 
 def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, **settings: Any) -> "pd.DataFrame":

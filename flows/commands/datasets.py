@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from penumbra.tasks.data.dataset import Dataset
     from penumbra.tasks.data.queries import Label, OwnQuery
     from penumbra.tasks.data.rows import Split
-    from penumbra.tasks.data.tables import Columns
 
 PARSED, MAX_QUERY = 1000, 80  # queries that are read for verbs; characters shown of one
 LISTED = 200  # characters of the merged rows' places
-CHOSEN = {"given": "as given", "name": "by its name"}  # how a column was found
 
 
 def init(
@@ -62,11 +60,12 @@ def init(
         raise DatasetError(f"scenes is the shipped data set, in {SHIPPED}: choose another name")
     folder = data_folder() / name
     table = read_table(file.expanduser())
-    given = {"query": query, "video": video, "start": start, "end": end, "windows": windows, "duration": duration}
-    columns = find_columns(table, {**given, "split": split, "qid": qid})
-    for role, column in columns.of.items():
-        print_line(f"{role}: column {column!r}, {CHOSEN[columns.by[role]]}")
-    unused = [column for column in table.columns if column not in columns.of.values()]
+    named = {"query": query, "video": video, "start": start, "end": end, "windows": windows, "duration": duration}
+    named |= {"split": split, "qid": qid}
+    columns = find_columns(table, named)
+    for role, column in columns.items():
+        print_line(f"{role}: column {column!r}, {'as given' if named.get(role) else 'by its name'}")
+    unused = [column for column in table.columns if column not in columns.values()]
     if unused:
         print_line(f"not taken: {', '.join(unused)}")
     queries, video_folder = queries_of(table, columns), videos or folder / "videos"
@@ -108,13 +107,13 @@ def _measure(folder: Path, vids: "Sequence[str]") -> "Mapping[str, float]":
 
 
 def _make_splits(
-    queries: "Sequence[OwnQuery]", columns: "Columns", test: float, seed: int, novel: bool
+    queries: "Sequence[OwnQuery]", columns: "Mapping[str, str]", test: float, seed: int, novel: bool
 ) -> "Sequence[Label] | None":
     """Give each query a split unless the table has splits; return the labels of novel splits."""
     from penumbra.tasks.data.queries import split_by_video
 
     if not novel:
-        if "split" not in columns.of:
+        if "split" not in columns:
             split_by_video(queries, test, seed)
             print_line(f"split: {test:.0%} of the videos for tests, seed {seed}")
         return None

@@ -46,9 +46,7 @@ class Annotations(Stage):
         files = self.source.split_files()
         return {"splits": {split: path.name for split, path in files.items()}, "rows_a_part": self.rows_a_part}
 
-    def determines(self) -> dict[str, Any]:
-        """Return all of the parameters, and `english` if it is off."""
-        return self.parameters() | self.source.model_dump(include={"english"}, exclude_defaults=True)
+    determines = parameters
 
     def inputs(self) -> dict[str, str]:
         files = self.source.split_files()
@@ -67,7 +65,7 @@ class Annotations(Stage):
                 if len(batch) >= self.rows_a_part and raw.vid != last_vid:
                     yield partial(self.part, batch)
                     batch = []
-                batch.append((raw, *clean_row(raw, split, seen, self.source.english)))
+                batch.append((raw, *clean_row(raw, split, seen)))
                 last_vid = raw.vid
             yield partial(self.part, batch)
 

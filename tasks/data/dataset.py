@@ -1,7 +1,7 @@
 """The files of a data set: where they are, and how their queries are read, before anything is checked.
 
-Formats: the Compositional-Temporal-Grounding JSON, and the JSON lines of Moment-DETR and SHINE. A file that is no data
-set raises `DatasetError`; a row that can't be read has the reason in `RawRow.fault`.
+Formats: the Compositional-Temporal-Grounding JSON, and the JSON lines of Moment-DETR and SHINE. Both become `RawRow`s.
+A file that is no data set raises `DatasetError`; a row that can't be read has the reason in `RawRow.fault`.
 """
 
 import json
@@ -9,6 +9,7 @@ import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from penumbra.tasks.parameter_group import Parameters
 
 PUBLIC = ("charades-cg", "activitynet-cg")  # data sets that `penumbra fetch` downloads
 LONGEST_NUMBER = 300  # digits
-LISTED = 10  # files in a message
 SHOWN = 80  # characters of a line in a message
 CHECKED_BYTES = 20_000_000  # larger files are not checked before a run
 EXPECTED = (
@@ -36,9 +36,8 @@ CG_FILES = {
     "composition": "novel_composition.json",
     "word": "novel_word.json",
 }
+CD_SPLITS = ("train", "val", "test_iid", "test_ood")  # of Charades-CD: charades_train.json …, or test_iid.jsonl …
 PLACE, PLACES = "source_row", "source_rows"  # file and line in the user's own table, as `penumbra init` writes it
-CD_SPLITS = ("train", "val", "test_iid", "test_ood")  # charades_train.json …, the same format
-OWN_SPLITS = ("test_iid", "test_ood")  # of Charades-CD as JSON lines
 SHIPPED = Path(__file__).resolve().parent / "scenes"  # annotations and videos of the data set `scenes`
 
 
@@ -61,9 +60,6 @@ class Dataset(Parameters):
         description="File of each split, relative to the folder, as {'train': 'train.json', …}. "
         "Default: the files of the folder that have usual names.",
     )
-    english: bool = Field(
-        True, description="Reject queries in another language; the later stages read English grammar."
-    )
 
     @field_validator("name")
     @classmethod
@@ -85,21 +81,24 @@ class Dataset(Parameters):
     def split_files(self) -> dict[str, Path]:
         """Return the file of each split; raise `MissingError` if one is missing, `DatasetError` if one is unusable."""
         folder = self.location()
+        fetch = f"run `penumbra fetch {self.name}` or " if self.name in PUBLIC else ""
         if not folder.is_dir():
-            raise MissingError(f"no folder {folder} for data set {self.name}: {self._remedy()}")
+            known = sorted({"scenes", *PUBLIC, *(path.name for path in data_folder().glob("*/"))})
+            remedy = "name the one that holds its files with dataset.folder"
+            if not self.folder:
+                remedy = f"{fetch}set PENUMBRA_DATA; {what_there_is(self.name, known)}"
+            raise MissingError(f"no folder {folder} for data set {self.name}: {remedy}")
         names = self.files or _usual_files(folder)
         if not names:
-            contents = ", ".join(sorted(path.name for path in folder.iterdir())[:LISTED]) or "nothing"
             raise MissingError(
-                f"{folder} holds {contents}, but no train.json and no *train*.jsonl: make them with `penumbra init "
-                f"NAME --from FILE`, or name its files with dataset.files; they hold {EXPECTED}"
+                f"{folder} holds no train.json and no *train*.jsonl: make them with `penumbra init NAME --from FILE`, "
+                f"or name its files with dataset.files; they hold {EXPECTED}"
             )
         paths = {split: folder / name for split, name in names.items()}
         for split, path in paths.items():
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise DatasetError(f"file {path} of split {split} lies outside {folder}: name files inside it")
             if not path.is_file():
-                fetch = f"run `penumbra fetch {self.name}` or " if self.name in PUBLIC else ""
                 raise MissingError(f"no file {path} for split {split}: {fetch}name it with dataset.files")
         return paths
 
@@ -108,14 +107,6 @@ class Dataset(Parameters):
         for split, path in self.split_files().items():
             if path.stat().st_size < CHECKED_BYTES:
                 next(read_rows(path, split))
-
-    def _remedy(self) -> str:
-        if self.folder:
-            return "name the one that holds its files with dataset.folder"
-        if self.name in PUBLIC:
-            return f"set PENUMBRA_DATA, or run `penumbra fetch {self.name}`"
-        own = {path.name for path in data_folder().glob("*/")}
-        return f"set PENUMBRA_DATA; {what_there_is(self.name, sorted({'scenes', *PUBLIC, *own}))}"
 
 
 def videos_of(dataset: str) -> Path:
@@ -134,15 +125,14 @@ def _usual_files(folder: Path) -> dict[str, str]:
     names: dict[str, str] = {}
     for path in sorted(folder.glob("*.jsonl")):
         stem = path.stem.lower().replace("-", "_")
-        for split in ("train", "val", "test"):
-            if split in stem.split("_"):
-                own = stem if stem in OWN_SPLITS else split
-                if own in names:
-                    raise DatasetError(
-                        f"{folder} holds two {split} files, {names[own]} and {path.name}: remove one, or name the "
-                        f"""right one with --param 'dataset.files={{"{split}":"{path.name}"}}'"""
-                    )
-                names[own] = path.name
+        for split in (split for split in ("train", "val", "test") if split in stem.split("_")):
+            own = stem if stem in CD_SPLITS else split
+            if own in names:
+                raise DatasetError(
+                    f"{folder} holds two {split} files, {names[own]} and {path.name}: remove one, or name the "
+                    f"""right one with --param 'dataset.files={{"{split}":"{path.name}"}}'"""
+                )
+            names[own] = path.name
     return names
 
 
@@ -155,6 +145,7 @@ class RawRow:
     """
 
     qid: str
+    place: str
     vid: Any = ""
     query: Any = ""
     duration: Any = None
@@ -163,23 +154,21 @@ class RawRow:
     saliency: tuple[Any, Any] = (None, None)
     fault: str = ""
     labelled: bool = True
-    place: str = ""
 
 
 def read_rows(path: Path, split: str) -> Iterator[RawRow]:
     """Yield the queries of a file in order; raise `DatasetError` if it is no data set."""
     try:
-        reader = _read_json_lines if path.suffix == ".jsonl" else _read_compositional
-        rows = reader(path, split)
-        first = next(rows, None)
-        if first is None:
-            raise DatasetError(f"{path} holds no query: is it the right file?")
-        yield first
-        yield from rows
+        is_empty = True
+        for row in _json_lines_rows(path) if path.suffix == ".jsonl" else _compositional_rows(path, split):
+            is_empty = False
+            yield row
     except OSError as error:
         raise DatasetError(f"{path} can't be read ({error.strerror}): check its permissions") from None
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not UTF-8 text (byte {error.start}): convert it or fetch it again") from None
+    if is_empty:
+        raise DatasetError(f"{path} holds no query: is it the right file?")
 
 
 class _Object(dict[str, Any]):
@@ -190,59 +179,46 @@ class _Object(dict[str, Any]):
         self.members = members
 
 
-def _members(path: Path) -> list[tuple[str, Any]]:
+def _compositional_rows(path: Path, split: str) -> Iterator[RawRow]:
     text = path.read_text(encoding="utf-8-sig")
     try:
-        whole = json.loads(text, object_pairs_hook=_Object, parse_int=whole_number)
-    except json.JSONDecodeError as error:
-        raise DatasetError(
-            f"{path} is not a JSON object of videos (line {error.lineno}: {error.msg}): fetch it again"
-        ) from None
-    except RecursionError:
-        raise DatasetError(f"{path} is nested too deeply for a data set: fetch it again") from None
-    if not isinstance(whole, _Object):
+        videos = json.loads(text, object_pairs_hook=_Object, parse_int=whole_number)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DatasetError(f"{path} is not a JSON object of videos ({error}): fetch it again") from None
+    if not isinstance(videos, _Object):
         raise DatasetError(f"{path} is not a JSON object of videos (it has {start_of(text)}): fetch it again")
-    return whole.members
-
-
-def whole_number(digits: str) -> float:
-    """Convert digits to a number; integers of any length are valid JSON."""
-    return int(digits) if len(digits) < LONGEST_NUMBER else math.inf
-
-
-def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
     good: set[str] = set()
-    for vid, video in _members(path):
-        lacking = sorted(CG_KEYS - (video.keys() if isinstance(video, dict) else set()))
+    for vid, content in videos.members:
+        video: dict[str, Any] = content if isinstance(content, dict) else {}
+        lacking, fault = sorted(CG_KEYS - video.keys()), ""
+        sentences, timestamps = video.get("sentences"), video.get("timestamps")
         if lacking and not good:
             raise DatasetError(
                 f"{path}: entry {vid!r} lacks {', '.join(lacking)}: this is no Compositional-Temporal-Grounding file; "
                 "name the right one with dataset.files"
             )
-        if lacking:
-            yield RawRow(f"{vid}_{split}_0", vid, fault=f"video lacks {', '.join(lacking)}", place=f"{path.name} {vid}")
-            continue
-        repeated = "video id occurs twice in the file" if vid in good else ""
-        good.add(vid)
-        sentences, timestamps = video["sentences"], video["timestamps"]
-        if not isinstance(sentences, list) or not isinstance(timestamps, list):
-            yield RawRow(
-                f"{vid}_{split}_0", vid, fault="sentences or timestamps are no list", place=f"{path.name} {vid}"
-            )
-            continue
+        if lacking or not isinstance(sentences, list) or not isinstance(timestamps, list):
+            fault = f"video lacks {', '.join(lacking)}" if lacking else "sentences or timestamps are no list"
+            sentences, timestamps = [""], []
+        elif vid in good:
+            fault = "video id occurs twice in the file"
+        elif len(sentences) != len(timestamps):
+            fault = "sentences and timestamps differ in number"
+        if not lacking:
+            good.add(vid)
         found = video.get("novels") or video.get("news"), video.get(PLACES)
         labels, places = (it if isinstance(it, list) else [] for it in found)
-        fault = "" if len(sentences) == len(timestamps) else "sentences and timestamps differ in number"
-        for i in range(max(len(sentences), len(timestamps))):
+        for number, (query, window) in enumerate(zip_longest(sentences, timestamps, fillvalue="")):
+            qid = f"{vid}_{split}_{number}"
             yield RawRow(
-                qid=f"{vid}_{split}_{i}",
+                qid,
+                place=truncated(str(places[number]), SHOWN) if number < len(places) else f"{path.name} {qid}",
                 vid=vid,
-                query=sentences[i] if i < len(sentences) else "",
-                duration=video["duration"],
-                windows=[timestamps[i]] if i < len(timestamps) else [],
-                novel=_novel_labels(labels[i]) if i < len(labels) else [],
-                fault=repeated or fault,
-                place=truncated(str(places[i]), SHOWN) if i < len(places) else f"{path.name} {vid}_{split}_{i}",
+                query=query,
+                duration=video.get("duration"),
+                windows=[window],
+                novel=_novel_labels(labels[number]) if number < len(labels) else [],
+                fault=fault,
             )
 
 
@@ -256,54 +232,56 @@ def _novel_labels(labels: Any) -> list[dict[str, Any]]:
     return novel
 
 
-def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
+def _json_lines_rows(path: Path) -> Iterator[RawRow]:
     """Yield the rows of Moment-DETR and SHINE, grouped by video; memory holds only their positions in the file."""
     videos: dict[str, array[int]] = {}  # offset and line number of each row
-    labelled, good, offset = False, False, 0
+    labelled = False
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
-            if line.strip():
-                row, fault = _json_row(line)
-                if fault and not good:
-                    raise DatasetError(
-                        f"{path} line {number}: {fault}; it has {start_of(line)}: this is no grounding data set, "
-                        f"which holds {EXPECTED}; fetch it again or name another"
-                    )
-                good = True
-                labelled = labelled or bool(row.get("relevant_windows"))
-                videos.setdefault(str(row.get("vid")), array("q")).extend((offset, number))
-            offset += len(line)
+            if not line.strip():
+                continue
+            row = json_object(line) or {}
+            if not videos and not {"qid", "query", "vid"} <= row.keys():
+                raise DatasetError(
+                    f"{path} line {number} is no JSON object with qid, query and vid; it has {start_of(line)}: this is "
+                    f"no grounding data set, which holds {EXPECTED}; fetch it again or name another"
+                )
+            labelled = labelled or bool(row.get("relevant_windows"))
+            videos.setdefault(str(row.get("vid")), array("q")).extend((stream.tell() - len(line), number))
         for positions in videos.values():
             for position, number in zip(positions[::2], positions[1::2], strict=True):
                 stream.seek(position)
-                row, fault = _json_row(stream.readline())
-                if fault:
-                    yield RawRow(f"{path.name}:{number}", fault=fault, place=f"{path.name}:{number}")
+                row, place = json_object(stream.readline()) or {}, f"{path.name}:{number}"
+                if not {"qid", "query", "vid"} <= row.keys():
+                    yield RawRow(place, place, fault="line is no JSON object with qid, query and vid")
                     continue
                 yield RawRow(
                     qid="" if row["qid"] is None else str(row["qid"]).strip(),
+                    place=truncated(str(row.get(PLACE) or place), SHOWN),
                     vid=row["vid"],
                     query=row["query"],
                     duration=row.get("duration"),
                     windows=row.get("relevant_windows", []),
                     saliency=(row.get("relevant_clip_ids"), row.get("saliency_scores")),
                     labelled=labelled,
-                    place=truncated(str(row.get(PLACE) or f"{path.name}:{number}"), SHOWN),
                 )
+
+
+def json_object(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a line of JSON; None if it is not one."""
+    try:
+        row = json.loads(line.decode("utf-8-sig"), parse_int=whole_number)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def whole_number(digits: str) -> float:
+    """Convert digits to a number; integers of any length are valid JSON."""
+    return int(digits) if len(digits) < LONGEST_NUMBER else math.inf
 
 
 def start_of(content: bytes | str) -> str:
     """Return the beginning of a text or file, for a message."""
     text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
     return truncated(text.strip(), SHOWN)
-
-
-def _json_row(line: bytes) -> tuple[dict[str, Any], str]:
-    """Return the row of a line, and why it can't be read (or '')."""
-    try:
-        row = json.loads(line.decode("utf-8-sig"), parse_int=whole_number)
-    except (json.JSONDecodeError, RecursionError):
-        return {}, "line is not JSON"
-    if not isinstance(row, dict) or not {"qid", "query", "vid"} <= row.keys():
-        return {}, "row lacks qid, query or vid"
-    return row, ""

@@ -5,8 +5,6 @@ A value that can't be read is written unchanged; the stage `annotations` rejects
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from penumbra.artifacts.locations import data_folder
 from penumbra.tasks.data.dataset import CG_FILES, PLACE, PLACES, Dataset, DatasetError, start_of
 from penumbra.tasks.data.rows import clean_text
+from penumbra.tasks.data.tables import SPLITS, OwnTable, seconds, split_in, windows_in
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from penumbra.tasks.data.tables import Columns, OwnTable
-
+TRAINING = "train"
 SALIENCY = ("relevant_clip_ids", "saliency_scores")  # of QVHighlights, copied unchanged
 WRITTEN = {*CG_FILES.values(), "train.jsonl", "val.jsonl", "test.jsonl"}
+UNKNOWN_DURATION = 1.0  # seconds of a video whose length is unknown; negatives do not depend on it
 Label = Mapping[str, Sequence[Any]]  # what is novel in a query, as in the Compositional-Temporal-Grounding files
 
 
@@ -47,54 +46,52 @@ class OwnQuery:
         return row | {"relevant_windows": self.windows} | self.more | {PLACE: self.place}
 
 
-def queries_of(table: "OwnTable", columns: "Columns") -> list[OwnQuery]:
+def queries_of(table: OwnTable, columns: Mapping[str, str]) -> list[OwnQuery]:
     """Return the queries of a table; rows with the same query, video and id are its windows. Raise `DatasetError`."""
-    from penumbra.tasks.data.tables import SPLITS, seconds, split_in, windows_in
-
     queries: dict[tuple[str | None, ...], OwnQuery] = {}
-    vids = {str(vid) for vid in table.cells(columns.of["video"])}
+    vids = {str(vid) for vid in table.cells(columns["video"])}
     names = {vid: vid.replace("\\", "/").rsplit("/", 1)[-1] for vid in vids}  # of paths such as `videos/a.mp4`
     if len(set(names.values())) < len(vids):
         names = {}
+
+    def read(reader: Callable[[Any], Any], cell: Any) -> Any:
+        value = reader(cell)
+        return cell if value is None else value
+
     for number, (row, place) in enumerate(zip(table.rows, table.places, strict=True)):
-        cell = columns.cell(row, "split")
-        split = split_in(cell)
-        if split is None and "split" in columns.of:
+        cells = {role: row.get(column) for role, column in columns.items()}
+        split = split_in(cells.get("split"))
+        if split is None and "split" in columns:
             raise DatasetError(
-                f"{place}: column {columns.of['split']!r} has {start_of(str(cell or ''))!r}, which is no split: "
+                f"{place}: column {columns['split']!r} has {start_of(str(cells['split'] or ''))!r}, which is no split: "
                 f"write {', '.join(dict.fromkeys(SPLITS.values()))}"
             )
-        qid, vid = columns.cell(row, "qid"), columns.cell(row, "video")
-        text = columns.cell(row, "query") or ""
-        text, changes = clean_text(text) if isinstance(text, str) else (text, ())
-        edges = [columns.cell(row, "start"), columns.cell(row, "end")]
-        windows: Any = [] if edges == [None, None] else [[_read(seconds, edge) for edge in edges]]
-        if (cell := columns.cell(row, "windows")) is not None:
-            windows = _read(windows_in, cell)
+        text, changes = cells["query"] or "", tuple[str, ...]()
+        if isinstance(text, str):
+            text, changes = clean_text(text)
+        edges = [cells.get("start"), cells.get("end")]
+        windows: Any = [] if edges == [None, None] else [[read(seconds, edge) for edge in edges]]
+        if cells.get("windows") is not None:
+            windows = read(windows_in, cells["windows"])
+        qid, vid = cells.get("qid"), cells["video"]
         query = OwnQuery(
-            qid=str(number if "qid" not in columns.of else "" if qid is None else qid),
+            qid=str(number if "qid" not in columns else "" if qid is None else qid),
             query=text,
             vid="" if vid is None else names.get(str(vid), str(vid)),
-            duration=_read(seconds, columns.cell(row, "duration")),
+            duration=read(seconds, cells.get("duration")),
             windows=windows,
             split=split,
             place=place,
             more={name: row[name] for name in SALIENCY if isinstance(row.get(name), list)},
             changes=changes,
         )
-        own = place if not isinstance(query.windows, list) else ""  # unreadable windows are not merged
-        earlier = queries.setdefault((str(qid), query.vid, str(query.query), split, own), query)
+        own = place if not isinstance(windows, list) else ""  # unreadable windows are not merged
+        earlier = queries.setdefault((str(qid), query.vid, str(text), split, own), query)
         if earlier is not query:
             earlier.merged.append(place)
             earlier.changes += changes
-            earlier.windows += [window for window in query.windows if window not in earlier.windows]
+            earlier.windows += [window for window in windows if window not in earlier.windows]
     return list(queries.values())
-
-
-def _read(reader: Callable[[Any], Any], cell: Any) -> Any:
-    """Return the value of a cell, or the cell itself if it can't be read."""
-    read = reader(cell)
-    return cell if read is None else read
 
 
 def complete_durations(queries: Sequence[OwnQuery], measure: Callable[[Sequence[str]], Mapping[str, float]]) -> int:
@@ -136,58 +133,47 @@ def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label
         splits.setdefault(str(query.split), []).append(query)
     if TRAINING not in splits:
         raise DatasetError(f"no query is of split {TRAINING!r}: negatives are built for training queries")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".penumbra-", dir=folder) as draft:
-        if labels is None:
-            write_splits({split: [query.line() for query in own] for split, own in splits.items()}, Path(draft))
-        else:
-            _write_compositional(splits, {id(q): label for q, label in zip(queries, labels, strict=True)}, Path(draft))
-        files = sorted(Path(draft).iterdir())
-        if {file.name: file.read_bytes() for file in files} == {
-            it.name: it.read_bytes() for it in _annotations(folder)
-        }:
-            return dataset
-        _check_free(folder, force)
-        for old in WRITTEN:
-            (folder / old).unlink(missing_ok=True)
-        for file in files:
-            os.replace(file, folder / file.name)
+    if labels is None:
+        texts = {f"{split}.jsonl": _json_lines(query.line() for query in own) for split, own in splits.items()}
+    else:
+        label_of = {id(query): label for query, label in zip(queries, labels, strict=True)}
+        texts = {CG_FILES[split]: _compositional(split, own, label_of) for split, own in splits.items()}
+    there = {path.name for path in folder.glob("*.json*")}
+    if there != texts.keys() or any((folder / file).read_bytes() != text.encode() for file, text in texts.items()):
+        if there and not force:
+            raise DatasetError(f"{folder} holds {min(there)} already: choose another name, or replace it with --force")
+        if others := there - WRITTEN:
+            raise DatasetError(f"{folder} holds {min(others)}, which `penumbra init` did not write: remove it first")
+        for old in there - texts.keys():
+            (folder / old).unlink()
+        _write(folder, texts)
     return dataset
 
 
-def _annotations(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.json*"))
+def _compositional(split: str, queries: Sequence[OwnQuery], label_of: Mapping[int, Label]) -> str:
+    labelled = {"composition": "novels", "word": "news"}.get(split)
+    videos: dict[str, dict[str, Any]] = {}
+    for query in queries:
+        video = videos.setdefault(query.vid, {"sentences": [], "timestamps": [], "duration": query.duration})
+        for window in query.windows if isinstance(query.windows, list) else [query.windows]:
+            video["sentences"].append(query.query)
+            video.setdefault(PLACES, []).append(query.place)
+            video["timestamps"].append(window)
+            if labelled:
+                video.setdefault(labelled, []).append(label_of[id(query)])
+    return json.dumps(videos, ensure_ascii=False, indent=1, default=str) + "\n"
 
 
-def _check_free(folder: Path, force: bool) -> None:
-    """Raise `DatasetError` if a folder holds annotation files that must not be replaced."""
-    names = [path.name for path in _annotations(folder)]
-    if names and not force:
-        raise DatasetError(f"{folder} holds {names[0]} already: choose another name, or replace it with --force")
-    others = sorted(set(names) - WRITTEN)
-    if others:
-        raise DatasetError(f"{folder} holds {others[0]}, which was not written by `penumbra init`: remove it first")
+def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)  # Parquet has dates, too
 
 
-def _write_compositional(splits: Mapping[str, Sequence[OwnQuery]], labels: Mapping[int, Label], folder: Path) -> None:
-    keys = {"composition": "novels", "word": "news"}
-    for split, queries in splits.items():
-        videos: dict[str, dict[str, Any]] = {}
-        for query in queries:
-            video = videos.setdefault(query.vid, {"sentences": [], "timestamps": [], "duration": query.duration})
-            for window in query.windows if isinstance(query.windows, list) else [query.windows]:
-                video["sentences"].append(query.query)
-                video.setdefault(PLACES, []).append(query.place)
-                video["timestamps"].append(window)
-                if split in keys:
-                    video.setdefault(keys[split], []).append(labels[id(query)])
-        (folder / CG_FILES[split]).write_text(
-            json.dumps(videos, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8"
-        )
-
-
-TRAINING = "train"
-UNKNOWN_DURATION = 1.0  # seconds of a video whose length is unknown; negatives do not depend on it
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        draft = folder / f".{name}.part"
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(folder / name)
 
 
 def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict[str, str]:
@@ -200,17 +186,13 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
         raise DatasetError("give a list of sentences, not one text: ['a person opens the door.', …]")
     import pandas as pd
 
-    rows: Sequence[Mapping[str, Any]]
-    if not isinstance(queries, pd.DataFrame):
-        rows = [{"query": query} for query in queries]
-    elif "query" in queries.columns:
-        known = queries.astype(object).where(queries.notna(), None)  # NaN is pandas' None
-        rows = [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
-    else:
-        raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, queries.columns))}")
+    frame = queries if isinstance(queries, pd.DataFrame) else pd.DataFrame({"query": list(queries)}, dtype=object)
+    if "query" not in frame.columns:
+        raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, frame.columns))}")
     splits: dict[str, list[dict[str, Any]]] = {}
-    for number, row in enumerate(rows):
-        given = {name: value for name, value in row.items() if value is not None}
+    known = frame.astype(object).where(frame.notna(), None)  # NaN is pandas' None
+    for number, row in enumerate(known.to_dict("records")):
+        given = {str(name): value for name, value in row.items() if value is not None}
         qid = str(given.get("qid", number))
         windows = [[float(start), float(end)] for start, end in given.get("windows", given.get("relevant_windows", ()))]
         line = {
@@ -220,16 +202,8 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
             "duration": float(given.get("duration", max([UNKNOWN_DURATION, *(end for _, end in windows)]))),
             "relevant_windows": windows,
         }
-        splits.setdefault(str(row.get("split") or TRAINING), []).append(line)
+        splits.setdefault(str(given.get("split") or TRAINING), []).append(line)
     if TRAINING not in splits:
         raise DatasetError(f"there is no query of split {TRAINING!r}: negatives are built for training queries")
-    return write_splits(splits, folder)
-
-
-def write_splits(splits: Mapping[str, Iterable[Mapping[str, Any]]], folder: Path) -> dict[str, str]:
-    """Write a file of JSON lines for each split; return their names by split."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, rows in splits.items():
-        lines = [json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows]  # Parquet has dates, too
-        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    _write(folder, {f"{split}.jsonl": _json_lines(rows) for split, rows in splits.items()})
     return {split: f"{split}.jsonl" for split in splits}

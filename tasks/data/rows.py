@@ -13,7 +13,6 @@ from unicodedata import category, normalize
 
 from penumbra.artifacts.markdown import counted, truncated
 from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
-from penumbra.tasks.data.english import foreign
 
 MAX_WORDS, MAX_LENGTH = 256, 10_000  # of a query; characters
 MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
@@ -22,19 +21,14 @@ SAFE_VID = re.compile(r"[^/\\\x00-\x1f]{1,200}\Z")
 
 CheckedRow = tuple[RawRow, dict[str, Any], str, list[str]]  # row of the file, row of the table, reason, notes
 
-
-# -- what a row must be -----------------------------------------------------------------------------------------------
-
 STEPS: dict[str, Callable[[str], str]] = {  # what is changed in a text, in this order
-    "control or format characters removed": lambda text: "".join(c for c in text if c.isspace() or not _controls(c)),
+    "control or format characters removed": lambda text: "".join(
+        c for c in text if c.isspace() or category(c) not in ("Cc", "Cf")
+    ),
     "letters and accents composed (Unicode NFC)": lambda text: normalize("NFC", text),
     "blanks around the text removed": str.strip,
     "blanks between words made single spaces": lambda text: " ".join(text.split()),
 }
-
-
-def _controls(character: str) -> bool:
-    return category(character) in ("Cc", "Cf")
 
 
 def clean_text(text: str) -> tuple[str, tuple[str, ...]]:
@@ -45,6 +39,10 @@ def clean_text(text: str) -> tuple[str, tuple[str, ...]]:
         changes += [name] * (changed != text)
         text = changed
     return text, tuple(changes)
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def check_query(query: Any) -> str:
@@ -59,63 +57,29 @@ def check_query(query: Any) -> str:
         return "query has no letter"
     if sum(c.isascii() for c in letters) < 0.5 * len(letters):
         return "query is not written in Latin letters"
-    if len(query.split()) > MAX_WORDS:
-        return f"query is longer than {MAX_WORDS} words"
-    if len(query) > MAX_LENGTH:
-        return f"query is longer than {MAX_LENGTH:,} characters"
+    if len(query.split()) > MAX_WORDS or len(query) > MAX_LENGTH:
+        return f"query is longer than {MAX_WORDS} words or {MAX_LENGTH:,} characters"
     return "query contains <mask>" if MASK in query else ""
 
 
-def clean_windows(windows: Any, duration: float) -> tuple[list[list[float]], str, str]:
-    """Return the windows clipped to the video, why they can't be used (or ''), and what was changed (or '')."""
-    if not isinstance(windows, list):
-        return [], "windows are no list", ""
-    kept, note = [], ""
-    for window in windows:
-        if not isinstance(window, list) or len(window) != 2 or not all(_is_number(edge) for edge in window):
-            return [], "window is not two finite numbers", ""
-        start, end = float(window[0]), float(window[1])
-        if start < 0:
-            return [], "window starts before 0", ""
-        if end < start:
-            return [], "window ends before it begins", ""
-        if start >= duration:
-            return [], "window starts after the video's end", ""
-        if end > duration:
-            end, note = duration, "window clipped to the video's end"
-        if end == start:
-            return [], "window is empty", ""
-        kept.append([start, end])
-    return kept, "", note
+def clean_row(raw: RawRow, split: str, seen: set[str]) -> tuple[dict[str, Any], str, list[str]]:
+    """Return a row of the table, why it is rejected (or ''), and what was changed in it; `seen` are earlier qids."""
+    reason = raw.fault or check_query(raw.query) or _fault(raw, seen)
+    if reason:
+        return {}, reason, []
+    seen.add(raw.qid)
+    query, changes = clean_text(raw.query)
+    notes, duration = [f"query: {change}" for change in changes], float(raw.duration)
+    notes += ["window clipped to the video's end"] * any(end > duration for _, end in raw.windows)
+    windows = [[float(start), min(float(end), duration)] for start, end in raw.windows]
+    clips, scores = raw.saliency
+    pairs = None if clips is None else [{"clip": c, "scores": s} for c, s in zip(clips, scores, strict=True)]
+    row = {"qid": raw.qid, "vid": raw.vid, "split": split, "query": query, "duration": duration}
+    return row | {"windows": windows, "novel": raw.novel, "saliency": pairs}, "", notes
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
-
-
-def is_text(value: Any) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
-
-
-def clean_saliency(clips: Any, scores: Any) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return QVHighlights' scores of each relevant clip, and why they can't be used (or '')."""
-    if clips is None and scores is None:
-        return None, ""
-    if not isinstance(clips, list) or not isinstance(scores, list) or len(clips) != len(scores):
-        return None, "saliency scores and clips differ in number"
-    whole = all(type(clip) is int and 0 <= clip < LARGEST for clip in clips)
-    fits = all(isinstance(s, list) and all(type(n) is int and 0 <= n < 128 for n in s) for s in scores)
-    if not whole or not fits:
-        return None, "saliency is no list of small whole numbers"
-    return [{"clip": clip, "scores": score} for clip, score in zip(clips, scores, strict=True)], ""
-
-
-def _fault(raw: RawRow, seen: set[str], english: bool) -> str:
-    """Return why a row can't be used, apart from its windows and saliency, or ''."""
-    if fault := raw.fault or check_query(raw.query):
-        return fault
-    if english and (language := foreign(raw.query)):
-        return f"query is not in English, but in {language}"
+def _fault(raw: RawRow, seen: set[str]) -> str:
+    """Return why a row with a good query can't be used, or ''."""
     if not raw.qid or not is_text(raw.qid):
         return "qid is empty or no text"
     if raw.qid in seen:
@@ -126,29 +90,43 @@ def _fault(raw: RawRow, seen: set[str], english: bool) -> str:
         return "duration is not a positive number"
     if not all(is_text(text) for label in raw.novel for text in (label["type"], *label["words"])):
         return "novel label is no text"
-    return ""
+    return _fault_of_windows(raw) or _fault_of_saliency(*raw.saliency)
 
 
-def clean_row(raw: RawRow, split: str, seen: set[str], english: bool) -> tuple[dict[str, Any], str, list[str]]:
-    """Return a row of the table, why it is rejected (or ''), and what was changed in it.
+def _fault_of_windows(raw: RawRow) -> str:
+    if not isinstance(raw.windows, list):
+        return "windows are no list"
+    for window in raw.windows:
+        if not isinstance(window, list) or len(window) != 2 or not all(_is_number(edge) for edge in window):
+            return "window is not two finite numbers"
+        start, end = window
+        if start < 0:
+            return "window starts before 0"
+        if end < start:
+            return "window ends before it begins"
+        if start >= raw.duration:
+            return "window starts after the video's end"
+        if end == start:
+            return "window is empty"
+    return "query has no window" if raw.labelled and not raw.windows else ""
 
-    `seen` holds the qids of the earlier rows; `english` rejects queries in other languages.
-    """
-    reason, note, windows, saliency = _fault(raw, seen, english), "", list[list[float]](), None
-    if not reason:
-        windows, reason, note = clean_windows(raw.windows, float(raw.duration))
-    if not reason and raw.labelled and not windows:
-        reason = "query has no window"
-    if not reason:
-        saliency, reason = clean_saliency(*raw.saliency)
-    if reason:
-        return {}, reason, []
-    seen.add(raw.qid)
-    query, changes = clean_text(raw.query)
-    notes = [note] * bool(note) + [f"query: {change}" for change in changes]
-    row = {"qid": raw.qid, "vid": raw.vid, "split": split, "query": query, "duration": float(raw.duration)}
-    return row | {"windows": windows, "novel": raw.novel, "saliency": saliency}, "", notes
 
+def _fault_of_saliency(clips: Any, scores: Any) -> str:
+    """Return why QVHighlights' scores of each relevant clip can't be used, or ''."""
+    if clips is None and scores is None:
+        return ""
+    if not isinstance(clips, list) or not isinstance(scores, list) or len(clips) != len(scores):
+        return "saliency scores and clips differ in number"
+    whole = all(type(clip) is int and 0 <= clip < LARGEST for clip in clips)
+    fits = all(isinstance(s, list) and all(type(n) is int and 0 <= n < 128 for n in s) for s in scores)
+    return "" if whole and fits else "saliency is no list of small whole numbers"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+# -- what `penumbra check` reports ------------------------------------------------------------------------------------
 
 HEADER = ("split", "file", "rows", "rejected", "videos", "windows", "video, s", "window, s", "words")
 MAX_EXAMPLE = 120  # characters
@@ -167,13 +145,6 @@ class Split:
     window_lengths: list[float] = field(default_factory=list)  # seconds
     queries: dict[str, tuple[str, str]] = field(default_factory=dict)  # by the query in lower case: first place, query
 
-    def add(self, row: dict[str, Any], place: str) -> None:
-        self.usable += 1
-        self.durations[row["vid"]] = row["duration"]
-        self.word_counts.append(len(row["query"].split()))
-        self.window_lengths += [end - start for start, end in row["windows"]]
-        self.queries.setdefault(row["query"].lower(), (place, row["query"]))
-
     def figures(self) -> list[str]:
         counts = [self.rows, self.rows - self.usable, len(self.durations), len(self.window_lengths)]
         values: list[Sequence[float]] = [[*self.durations.values()], self.window_lengths, self.word_counts]
@@ -186,36 +157,38 @@ class Split:
 class CheckedDataset:
     """The content of a data set; each reason of rejection has a number of rows and an example."""
 
-    splits: list[Split]
-    rejected: dict[str, tuple[int, str]]
-    changed: dict[str, int]
-    notes: list[str]
+    splits: list[Split] = field(default_factory=list)
+    rejected: dict[str, tuple[int, str]] = field(default_factory=dict)
+    changed: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
 
 
 def check(dataset: Dataset) -> CheckedDataset:
     """Read the files of a data set as the stage does; raise `DatasetError` if they are no data set."""
-    seen = set[str]()
-    checked = CheckedDataset([], {}, Counter[str](), [])
+    checked, seen = CheckedDataset(), set[str]()
     for name, path in dataset.split_files().items():
         split = Split(name, path.name)
+        checked.splits.append(split)
         for raw in read_rows(path, name):
-            row, reason, changes = clean_row(raw, name, seen, dataset.english)
+            row, reason, changes = clean_row(raw, name, seen)
             split.rows += 1
             if reason:
                 text = f"{raw.query!r}, {raw.vid}, {raw.windows} of {raw.duration} s"
                 first = raw.place if raw.fault else f"{raw.place}: {truncated(text, MAX_EXAMPLE)}"
                 count, example = checked.rejected.get(reason, (0, first))
                 checked.rejected[reason] = (count + 1, example)
-            else:
-                checked.changed |= {change: checked.changed.get(change, 0) + 1 for change in changes}
-                split.add(row, raw.place)
-        checked.splits.append(split)
+                continue
+            checked.changed.update(changes)
+            split.usable += 1
+            split.durations[row["vid"]] = row["duration"]
+            split.word_counts.append(len(row["query"].split()))
+            split.window_lengths += [end - start for start, end in row["windows"]]
+            split.queries.setdefault(row["query"].lower(), (raw.place, row["query"]))
     training = next((split for split in checked.splits if split.name == "train"), None)
-    for split in checked.splits if training else ():
+    for split in checked.splits:
         if training and split is not training:
-            videos = split.durations.keys() & training.durations.keys()
-            queries = split.queries.keys() & training.queries.keys()
-            checked.notes += [f"also in train: {counted(len(videos), 'video')} of {split.name}"] * bool(videos)
-            note = f"also in train, word for word: {counted(len(queries), 'query')} of {split.name}"
-            checked.notes += [note] * bool(queries)
+            if videos := split.durations.keys() & training.durations.keys():
+                checked.notes.append(f"also in train: {counted(len(videos), 'video')} of {split.name}")
+            if queries := split.queries.keys() & training.queries.keys():
+                checked.notes.append(f"also in train, word for word: {counted(len(queries), 'query')} of {split.name}")
     return checked

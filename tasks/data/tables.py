@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.errors import what_there_is
-from penumbra.tasks.data.dataset import DatasetError, start_of, whole_number
+from penumbra.tasks.data.dataset import DatasetError, json_object, start_of, whole_number
 
 Row = dict[str, Any]
 LONGEST_CELL = 10_000_000  # characters
+LARGEST_PARQUET = 500_000_000  # bytes that a file may unpack to: one of 600 kB can hold 30 million equal rows
 KINDS = ".csv, .tsv, .jsonl or .parquet"
 
 
@@ -50,6 +51,8 @@ def read_table(path: Path) -> OwnTable:
         raise DatasetError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
     except OSError as error:
         raise DatasetError(f"{path} can't be read ({error.strerror or error}): give the path of a file") from None
+    except ValueError as error:
+        raise DatasetError(f"{path} can't be read ({error}): correct it") from None
     if not numbered:
         raise DatasetError(f"{path} holds no row: is it the right file?")
 
@@ -72,47 +75,51 @@ def _delimited(path: Path) -> Iterator[tuple[int, Row]]:
         try:
             header = [name.strip() for name in next(reader, [])]
             if len(set(header)) < len(header):
-                twice = next(name for name in header if header.count(name) > 1)
-                raise DatasetError(f"{path} line 1 names column {twice!r} twice: rename one")
+                raise ValueError("line 1 names a column twice")
             for fields in reader:
                 if not any(field.strip() for field in fields):
                     continue
                 if len(fields) != len(header):
-                    raise DatasetError(
-                        f"{path} line {reader.line_num} has {len(fields)} fields, and its header {len(header)}: put "
-                        "text that holds a delimiter into double quotes"
+                    raise ValueError(
+                        f"line {reader.line_num} has {len(fields)} fields, and the header {len(header)}: text that "
+                        "holds a delimiter needs double quotes"
                     )
                 yield reader.line_num, dict(zip(header, fields, strict=True))
         except csv.Error as error:
-            raise DatasetError(f"{path} line {reader.line_num}: {error}: correct its quotes") from None
+            raise ValueError(f"line {reader.line_num}: {error}") from None
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode("utf-8-sig"), parse_int=whole_number)
-            except (json.JSONDecodeError, RecursionError):
-                row = None
-            if not isinstance(row, dict):
-                raise DatasetError(
-                    f"{path} line {number} is no JSON object; it has {start_of(line)}: write one object a line"
-                )
-            yield number, row
+            if line.strip():
+                row = json_object(line)
+                if row is None:
+                    raise ValueError(f"line {number} is no JSON object; it has {start_of(line)}")
+                yield number, row
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    from penumbra.tasks.data.parquet import parquet_rows
+def parquet_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file of unknown origin; raise `ValueError` if it can't be read or unpacks to too much."""
+    import pyarrow as pa
+    from pyarrow import parquet
 
+    size = 0
     try:
-        yield from enumerate(parquet_rows(path), 1)
-    except ValueError as error:
-        raise DatasetError(f"{path} can't be read as Parquet ({error}): write it again") from None
+        for batch in parquet.ParquetFile(path).iter_batches(1024):
+            size += batch.nbytes
+            if size > LARGEST_PARQUET:
+                raise ValueError(f"it unpacks to more than {LARGEST_PARQUET / 1e6:.0f} MB")
+            yield from batch.to_pylist()
+    except (pa.ArrowException, OverflowError) as error:  # a date may be later than Python's
+        raise ValueError(str(error).partition("\n")[0]) from None
 
 
-READERS = {".csv": _delimited, ".tsv": _delimited, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}
+READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row]]]] = {
+    **dict.fromkeys((".csv", ".tsv"), _delimited),
+    **dict.fromkeys((".jsonl", ".ndjson"), _json_lines),
+    ".parquet": lambda path: enumerate(parquet_rows(path), 1),
+}
 LOOKED_AT = 500  # cells of a column
 MIN_SHARE = 0.5  # of the cells must fit the role of a column
 NAMES = {  # usual names of a column, the likelier first
@@ -141,24 +148,19 @@ UNIT = re.compile(r"_(s|sec|secs|seconds)\Z")
 
 def seconds(cell: Any) -> float | None:
     """Return a number, `mm:ss` or `hh:mm:ss` as seconds; None if the cell is no time."""
+    number: float | None = None
     if isinstance(cell, int | float) and not isinstance(cell, bool):
-        return _finite(cell)
-    if isinstance(cell, datetime.timedelta):
-        return cell.total_seconds()
-    if isinstance(cell, datetime.time):
-        return cell.hour * 3600 + cell.minute * 60 + cell.second + cell.microsecond / 1e6
-    if not isinstance(cell, str):
-        return None
-    text = cell.strip()
-    if clock := CLOCK.match(text):
+        number = cell
+    elif isinstance(cell, datetime.timedelta):
+        number = cell.total_seconds()
+    elif isinstance(cell, datetime.time):
+        number = cell.hour * 3600 + cell.minute * 60 + cell.second + cell.microsecond / 1e6
+    elif isinstance(cell, str) and (clock := CLOCK.match(cell.strip())):
         hours, minutes, rest = clock.groups()
-        return _finite(float(hours or 0) * 3600 + float(minutes) * 60 + float(rest.replace(",", ".")))
-    number = NUMBER.match(text)
-    return _finite(float(number[1].replace(",", "."))) if number else None
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
+        number = float(hours or 0) * 3600 + float(minutes) * 60 + float(rest.replace(",", "."))
+    elif isinstance(cell, str) and (found := NUMBER.match(cell.strip())):
+        number = float(found[1].replace(",", "."))
+    return number if number is not None and math.isfinite(number) else None
 
 
 def windows_in(cell: Any) -> list[list[Any]] | None:
@@ -202,57 +204,39 @@ FITS: Mapping[str, tuple[Callable[[Any], Any], str]] = {  # whether a cell fits 
 }
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The column of each role, and how it was found: "given" or "name"."""
+def find_columns(table: OwnTable, given: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the column of every role; raise `DatasetError` if a required one is missing or does not fit."""
 
-    of: dict[str, str]
-    by: dict[str, str]
+    def fits(role: str, column: str) -> bool:
+        cells = table.cells(column)[:LOOKED_AT]
+        return bool(cells) and sum(bool(FITS[role][0](cell)) for cell in cells) > MIN_SHARE * len(cells)
 
-    def cell(self, row: Mapping[str, Any], role: str) -> Any:
-        return row.get(self.of[role]) if role in self.of else None
-
-
-def find_columns(table: OwnTable, given: Mapping[str, str | None]) -> Columns:
-    """Find the column of every role; raise `DatasetError` if a required one is missing or does not fit."""
-    of: dict[str, str] = {}
-    by: dict[str, str] = {}
-    for role, column in given.items():
-        if column is not None:
-            _check_given(table, role, column)
-            of[role], by[role] = column, "given"
+    found = {role: column for role, column in given.items() if column is not None}
+    for role, column in found.items():
+        if column not in table.columns:
+            known = what_there_is(column, table.columns)
+            raise DatasetError(f"{table.path} has no column {column!r} for --{role}: {known}")
+        if not fits(role, column):
+            misfits = (
+                f"{place} has {start_of(str(row[column]))!r}"
+                for place, row in zip(table.places, table.rows, strict=True)
+                if row.get(column) is not None and not FITS[role][0](row[column])
+            )
+            raise DatasetError(
+                f"column {column!r} does not hold {FITS[role][1]}: {next(misfits, f'{table.path} has nothing there')}; "
+                f"name another with --{role}"
+            )
     normal = {column: UNIT.sub("", re.sub(r"\W+", "_", column.strip().lower())) for column in table.columns}
     for role, names in NAMES.items():
-        fitting = [c for name in names for c in table.columns if normal[c] == name and c not in of.values()]
-        fitting = [column for column in fitting if _fits(table, role, column)]
-        redundant = "windows" in of if role in ("start", "end") else role == "windows" and "start" in of
-        if role not in of and fitting and not redundant:
-            of[role], by[role] = fitting[0], "name"
-    for role in ("query", "video") if "windows" in of else ("query", "video", "start", "end"):
-        if role not in of:
+        free = [c for name in names for c in table.columns if normal[c] == name and c not in found.values()]
+        fitting = [column for column in free if fits(role, column)]
+        redundant = "windows" in found if role in ("start", "end") else role == "windows" and "start" in found
+        if role not in found and fitting and not redundant:
+            found[role] = fitting[0]
+    for role in ("query", "video") if "windows" in found else ("query", "video", "start", "end"):
+        if role not in found:
             raise DatasetError(
                 f"{table.path} has no column that looks like {FITS[role][1]} for {role}: name it with --{role}; there "
                 f"is: {', '.join(table.columns)}"
             )
-    return Columns({role: of[role] for role in NAMES if role in of}, by)
-
-
-def _fits(table: OwnTable, role: str, column: str) -> bool:
-    cells = table.cells(column)[:LOOKED_AT]
-    return bool(cells) and sum(bool(FITS[role][0](cell)) for cell in cells) > MIN_SHARE * len(cells)
-
-
-def _check_given(table: OwnTable, role: str, column: str) -> None:
-    if column not in table.columns:
-        known = what_there_is(column, table.columns)
-        raise DatasetError(f"{table.path} has no column {column!r} for --{role}: {known}")
-    if not _fits(table, role, column):
-        misfits = (
-            f"{place} has {start_of(str(row[column]))!r}"
-            for place, row in zip(table.places, table.rows, strict=True)
-            if row.get(column) is not None and not FITS[role][0](row[column])
-        )
-        raise DatasetError(
-            f"column {column!r} does not hold {FITS[role][1]}: {next(misfits, f'{table.path} has nothing there')}; "
-            f"name another with --{role}"
-        )
+    return {role: found[role] for role in NAMES if role in found}

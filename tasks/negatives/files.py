@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.data.parquet import parquet_rows
 from penumbra.tasks.data.rows import clean_text, is_text
+from penumbra.tasks.data.tables import parquet_rows
 
 SHINE = "recomposed_queries"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -54,7 +54,7 @@ def test_deployments_are_of_the_data_sets_that_are_there(tmp_path: Path, monkeyp
 
 def test_a_form_shows_the_defaults_of_groups_but_for_those_that_a_preset_sets() -> None:
     filled = with_defaults("build-negatives", {"dataset": {"name": "mine"}, "masking": {"ratios": [0.1, 0.2, 0.3]}})
-    assert filled["dataset"] == {"name": "mine", "folder": None, "files": {}, "english": True}
+    assert filled["dataset"] == {"name": "mine", "folder": None, "files": {}}
     assert filled["masking"]["ratios"] == [0.1, 0.2, 0.3]
     assert filled["masking"]["primitives"][0] == "verb"
     training = {"preset": "scenes-mmn", "training": {"epochs": 3}, "model": {"hidden": 32}}

@@ -140,8 +140,8 @@ NOT_A_WINDOW = ([], [1], [1, 2, 3], [math.nan, 2], [1, math.inf], ["1", "2"], [T
 UNSAFE_IDS = ("a/b", "..", "../b", "a\\b", "/etc/passwd", "a..b", "", "a\nb", "a\0b", "x" * 201, 7, None, ["v"])
 UNUSABLE: list[tuple[Row, str]] = [
     *(({"query": query}, "query is empty") for query in ("", "   \t\n", None, 5, ["a man"])),
-    ({"query": "word " * 10_000}, "longer than 256 words"),
-    ({"query": f"a person opens {'a' * 1_100_000}."}, "longer than 10,000 characters"),
+    ({"query": "word " * 10_000}, "longer than"),
+    ({"query": f"a person opens {'a' * 1_100_000}."}, "longer than"),
     ({"query": "a man <mask> the door."}, "<mask>"),
     *(({"query": query}, "no letter") for query in ("🙂🙃🎉", "123 ... !!")),
     *(({"query": query}, "Latin") for query in ("人がドアを開ける。", "человек открывает дверь a")),
