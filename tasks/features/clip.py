@@ -4,7 +4,6 @@ Any CLIP of transformers can be used; `tiny-clip` comes with the project. A CLIP
 sees n frames of a clip at once, in order, and can therefore see motion.
 """
 
-import json
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
 
 SHIPPED = "tiny-clip"
 FOLDER = PROJECT / "models" / "tiny_clip"
-PROCESSING = "preprocessor_config.json"
 CHANNELS = 3  # of a frame
-BICUBIC = 3  # Pillow's number of the filter, as in preprocessor_config.json
 
 
 class Clip(Parameters):
@@ -44,7 +41,7 @@ class Clip(Parameters):
 
 @dataclass(frozen=True)
 class Processing:
-    """CLIP's preprocessing, read from preprocessor_config.json."""
+    """CLIP's preprocessing."""
 
     resizing: Resizing
     scale: float
@@ -105,8 +102,8 @@ def patch_sizes(encoder: Encoder) -> tuple[int, int]:
 def load(clip: Clip, on_cpu: bool = False) -> Encoder:
     """Load the encoder, once in each process and device; raise `FeatureError` with the remedy if that fails."""
     import torch
-    from huggingface_hub import hf_hub_download
     from transformers import AutoConfig, CLIPModel, CLIPTokenizer
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     name, folder = clip.encoder, Path(source(clip.encoder)).expanduser()
     local = folder.is_dir()
@@ -117,38 +114,23 @@ def load(clip: Clip, on_cpu: bool = False) -> Encoder:
             raise FeatureError(f"{name} is a {kind} model and no CLIP: name a CLIP of transformers")
         options: dict[str, Any] = {"local_files_only": local, "use_safetensors": True, "dtype": torch.float32}
         model: Any = CLIPModel.from_pretrained(origin, **options)
-        channels = model.config.vision_config.num_channels
-        if channels % CHANNELS:
-            raise FeatureError(f"{name} takes {channels} channels, which is no multiple of {CHANNELS}")
+        if model.config.vision_config.num_channels % CHANNELS:
+            raise FeatureError(f"{name} takes pictures whose number of channels is no multiple of {CHANNELS}")
         tokenizer = CLIPTokenizer.from_pretrained(origin, local_files_only=local)
-        file = Path(origin) / PROCESSING if local else Path(hf_hub_download(origin, PROCESSING))
-        processing = read_processing(file)
-    except (OSError, ValueError, KeyError) as error:
+        read: Any = CLIPImageProcessorPil.from_pretrained(origin, local_files_only=local)
+    except (OSError, ValueError) as error:
         raise FeatureError(
             f"CLIP {name!r} can't be loaded ({type(error).__name__}): without a network give a folder, or `{SHIPPED}`, "
             "with --param clip.encoder=tiny-clip"
         ) from None
+    size = (read.size.shortest_edge,) if read.size.shortest_edge else (read.size.height, read.size.width)
+    crop = (read.crop_size.height, read.crop_size.width) if read.do_center_crop else None
+    resizing = Resizing(size, crop, int(read.resample))
+    processing = Processing(resizing, read.rescale_factor, tuple(read.image_mean), tuple(read.image_std))
     target = torch.device("cpu") if on_cpu else device_of()
     if attention := attention_implementation(target):
         model.set_attn_implementation(attention)
     return Encoder(name, model.eval().to(target), tokenizer, processing, target)
-
-
-def read_processing(file: Path) -> Processing:
-    """Read preprocessor_config.json; raise ValueError or KeyError if it is not that of a CLIP."""
-    config = json.loads(file.read_text(encoding="utf-8"))
-    size, crop = config["size"], config["crop_size"]
-    size = {"shortest_edge": size} if isinstance(size, int) else size
-    crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
-    shortest = size.get("shortest_edge")
-    resizing = Resizing(
-        shortest_edge=shortest,
-        size=(shortest or size["height"], shortest or size["width"]),
-        crop=(crop["height"], crop["width"]) if config.get("do_center_crop", True) else None,
-        resample=config.get("resample", BICUBIC),
-    )
-    scale = config.get("rescale_factor", 1 / 255)
-    return Processing(resizing, scale, tuple(config["image_mean"]), tuple(config["image_std"]))
 
 
 def normalise(pictures: Sequence[Picture], processing: Processing, device: "torch.device") -> "torch.Tensor":

@@ -1,7 +1,8 @@
 """Decode videos in processes that may crash, hang or need too much memory without ending the run.
 
 A `DataLoader` of torch does not fit: the crash or time-out of one of its workers ends the whole iteration, and it can't
-start workers inside those of Dask.
+start workers inside those of Dask. Such a process is `python -m penumbra.tasks.features.decoders DESCRIPTOR MEMORY`. It
+has no network where the system allows that, and imports neither torch nor Prefect, so that it starts quickly.
 """
 
 import json
@@ -12,28 +13,74 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from penumbra.artifacts.markdown import counted
-from penumbra.artifacts.processes import cores
+from penumbra.artifacts.processes import confine, cores, end_with_parent
 from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.files import VideoFolder
-from penumbra.tasks.features.frames import Picture, Resizing, VideoSummary
+from penumbra.tasks.features.frames import FilmStrip, Picture, Resizing, VideoSummary, clip_frames, resize
 
-COMMAND = (sys.executable, "-P", "-m", "penumbra.tasks.features.decoder")
+COMMAND = (sys.executable, "-P", "-m", "penumbra.tasks.features.decoders")
 MAX_SECONDS_PER_FRAME = 60.0  # a decoder that gives no frame for so long is ended
 MAX_MEMORY = 4 << 30  # bytes of address space of a decoder
 MAX_MESSAGE = 1 << 30  # bytes
 
 T = TypeVar("T")
+
+
+# -- in the process ---------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Decode videos until the other end of the connection is closed."""
+    descriptor, memory = map(int, sys.argv[1:])
+    confine(memory)  # works only while the process has a single thread
+    end_with_parent()
+    connection = Connection(descriptor)
+    try:
+        while True:
+            _decode(json.loads(connection.recv_bytes()), connection)
+    except (EOFError, OSError, KeyboardInterrupt):
+        os._exit(1)
+
+
+def _decode(job: dict[str, Any], connection: Connection) -> None:
+    """Send JSON and bytes for each frame, then `summary` and `thumbnails`; or `reason` and `value` of a failure."""
+
+    def send(**message: Any) -> None:
+        connection.send_bytes(json.dumps(message).encode())
+
+    path, summary, strip = Path(job["path"]), VideoSummary(), FilmStrip(job["thumbnails"])
+    resizing = Resizing(**job["resizing"]) if job["resizing"] else None
+    try:
+        for index, picture in enumerate(clip_frames(path, job["clip_length"], summary)):
+            strip.add(index, picture)
+            frame = resize(picture, resizing) if resizing else picture
+            send(shape=frame.shape)
+            connection.send_bytes(frame.tobytes())
+        send(summary=asdict(summary), thumbnails=[index for index, _ in strip.thumbnails])
+        for _, jpeg in strip.thumbnails:
+            connection.send_bytes(jpeg)
+    except VideoError as error:
+        send(reason=error.reason, value=error.value)
+    except BrokenPipeError:
+        raise
+    except MemoryError:
+        send(reason="decoder needs too much memory", value=path.name)
+    except Exception as error:
+        send(reason="decoder failed", value=f"{type(error).__name__}: {error}")
+
+
+# -- in the run -------------------------------------------------------------------------------------------------------
 
 
 class Decoder:
@@ -57,31 +104,29 @@ class Decoder:
 
     def frames(self, path: Path, summary: VideoSummary, thumbnails: int = 0) -> Iterator[Picture]:
         """Yield the frame of each clip, and fill in summary and thumbnails; raise `VideoError` if that fails."""
-        fault, done = VideoError(f"decoder gave no frame for {self.seconds:g} s", path.name), False
+        job, done = {"path": str(path.absolute()), "thumbnails": thumbnails, **self.settings}, False
         try:
-            connection = self._start()
-            job = {"path": str(path.absolute()), "thumbnails": thumbnails, **self.settings}
-            connection.send_bytes(json.dumps(job).encode())
-            while "shape" in (message := json.loads(self._receive(connection))):
-                yield np.frombuffer(self._receive(connection), np.uint8).reshape(message["shape"])
+            self._start().send_bytes(json.dumps(job).encode())
+            while "shape" in (message := json.loads(self._receive())):
+                yield np.frombuffer(self._receive(), np.uint8).reshape(message["shape"])
             if "summary" in message:
                 vars(summary).update(vars(VideoSummary(**message["summary"])))
-                self.thumbnails = [(index, self._receive(connection)) for index in message["thumbnails"]]
-            done, fault = True, VideoError(message.get("reason", ""), message.get("value", ""))
-        except TimeoutError:
-            pass
-        except (EOFError, OSError, KeyError, TypeError, ValueError):
-            fault = VideoError(self._crash(), path.name)
+                self.thumbnails = [(index, self._receive()) for index in message["thumbnails"]]
+            fault, done = VideoError(message.get("reason", ""), message.get("value", "")), True
+        except (EOFError, OSError, KeyError, TypeError, ValueError) as error:
+            if self.stopped:
+                raise RuntimeError("the decoder was stopped") from None
+            is_late = isinstance(error, TimeoutError)
+            reason = f"decoder gave no frame for {self.seconds:g} s" if is_late else self._crash()
+            fault = VideoError(reason, path.name)
         finally:
             if not done:
                 self.close()
-        if self.stopped:
-            raise RuntimeError("the decoder was stopped")
         if fault.reason:
             raise fault
 
     def _start(self) -> Connection:
-        if self.process is None or self._connection is None:
+        if self._connection is None:
             ours, theirs = socket.socketpair()
             with theirs:
                 self._connection = Connection(ours.detach())
@@ -95,17 +140,18 @@ class Decoder:
                 )
         return self._connection
 
-    def _receive(self, connection: Connection) -> bytes:
-        if self.stopped:
+    def _receive(self) -> bytes:
+        if self.stopped or self._connection is None:
             raise EOFError
-        if not connection.poll(self.seconds):
+        if not self._connection.poll(self.seconds):
             raise TimeoutError
-        return connection.recv_bytes(MAX_MESSAGE)
+        return self._connection.recv_bytes(MAX_MESSAGE)
 
     def _crash(self) -> str:
-        code = 0
-        with suppress(subprocess.TimeoutExpired):
+        try:
             code = self.process.wait(1) if self.process else 0
+        except subprocess.TimeoutExpired:
+            code = 0
         return f"decoder crashed ({signal.Signals(-code).name})" if code < 0 else f"decoder ended with {code}"
 
     def stop(self) -> None:
@@ -183,3 +229,7 @@ def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]
     with decode_in_threads(ThreadPoolExecutor(len(decoders)), decoders) as submit:
         durations = {vid: submit(partial(duration, path)) for vid, path in files.items()}
         return {vid: future.result() for vid, future in durations.items()}
+
+
+if __name__ == "__main__":
+    main()

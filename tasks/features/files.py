@@ -20,27 +20,15 @@ class VideoFolder:
     """
 
     def __init__(self, folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
-        self.folder = folder
         self.outside: set[str] = set()
-        ranked: dict[str, tuple[int, str]] = {}
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                stem, suffix = os.path.splitext(entry.name)
-                if suffix.lower() not in suffixes or entry.name.startswith("."):
-                    continue
-                if entry.is_symlink() and not self._stays_inside(Path(entry)):
-                    self.outside.add(stem)
-                elif entry.is_file():
-                    rank = (suffixes.index(suffix.lower()), entry.name)
-                    ranked[stem] = min(rank, ranked.get(stem, rank))
-        self._files = {stem: folder / name for stem, (_, name) in ranked.items()}
-
-    def _stays_inside(self, link: Path) -> bool:
-        try:
-            target = link.resolve(strict=True)
-        except (OSError, RuntimeError):  # a broken or circular link
-            return False
-        return any(target.is_relative_to(root.resolve()) for root in (self.folder, data_folder()))
+        self._files: dict[str, Path] = {}
+        roots = [root.resolve() for root in (folder, data_folder())]
+        files = [it for it in folder.iterdir() if it.suffix.lower() in suffixes and not it.name.startswith(".")]
+        for file in sorted(files, key=lambda file: (suffixes.index(file.suffix.lower()), file.name)):
+            if file.is_symlink() and not (file.is_file() and any(file.resolve().is_relative_to(it) for it in roots)):
+                self.outside.add(file.stem)
+            elif file.is_file():
+                self._files.setdefault(file.stem, file)
 
     def find(self, vid: str) -> Path | None:
         """Return the file of a video id, which may end with its suffix; None if there is no file."""

@@ -25,6 +25,7 @@ MAX_SECONDS = 24 * 3600  # a later timestamp is damage and would ask for very ma
 MAX_PIXELS = 100_000_000  # of a frame
 MAX_ASPECT_RATIO = 50
 CONTAINERS = ("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "ogg")  # FFmpeg's names
+FAULTS = (av.error.FFmpegError, OSError, ValueError)  # of a damaged file
 DEFAULT_RATE = 25  # frames a second of a video that has neither timestamps nor a rate
 
 ROWS, COLUMNS = 120, 160  # pixels of a thumbnail
@@ -82,8 +83,7 @@ def _timed(frames: Iterator[tuple[Any, Any]], summary: VideoSummary) -> Iterator
         if frame.pts is not None and base:
             origin = frame.pts * base - start if origin is None else origin
             stamped = frame.pts * base - origin
-            if last is None or stamped > last.start:
-                start = stamped
+            start = stamped if last is None or stamped > last.start else start
         if last is not None:
             interval = start - last.start
             yield _TimedFrame(last.frame, last.start, start)
@@ -103,9 +103,9 @@ def _decode(path: Path, summary: VideoSummary) -> Iterator[tuple[Any, Any]]:
     options = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
     try:
         container = av.open(f"file:{path}", options=options)
-    except MemoryError:
+    except MemoryError:  # FFmpeg's own is one of its faults, too
         raise
-    except (av.error.FFmpegError, OSError, ValueError) as error:
+    except FAULTS as error:
         unknown = f"no {', '.join(CONTAINERS)}, or a damaged one"
         value = unknown if isinstance(error, av.error.ArgumentError) else _message(error)
         raise VideoError("file can't be opened as a video", value) from None
@@ -124,7 +124,7 @@ def _decode(path: Path, summary: VideoSummary) -> Iterator[tuple[Any, Any]]:
                 return
             except MemoryError:
                 raise
-            except (av.error.FFmpegError, ValueError):
+            except FAULTS:
                 summary.damaged += 1
                 continue
             for frame in frames:
@@ -144,7 +144,7 @@ def _packets(container: Any, stream: Any, summary: VideoSummary) -> Iterator[Any
             if packet.size:
                 summary.damaged += bool(packet.is_corrupt)
                 yield packet
-    except (av.error.FFmpegError, OSError):
+    except FAULTS:
         summary.damaged += 1
     yield None
 
@@ -155,7 +155,7 @@ def _picture(frame: Any, summary: VideoSummary) -> Picture:
         picture = frame.to_ndarray(format="rgb24")
     except MemoryError:
         raise
-    except (av.error.FFmpegError, ValueError) as error:
+    except FAULTS as error:
         raise VideoError("pictures can't be converted to colours", _message(error)) from None
     turns = round(frame.rotation / 90) % 4
     summary.rotated = summary.rotated or turns != 0
@@ -171,25 +171,21 @@ def _message(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Resizing:
-    """CLIP's preprocessing: resize the shorter side to `shortest_edge`, or all to `size`; then crop at the centre.
+    """CLIP's preprocessing: resize to `size`, then crop at the centre; `resample` is Pillow's number of the filter."""
 
-    `resample` is Pillow's number of the filter.
-    """
-
-    shortest_edge: int | None
-    size: tuple[int, int]  # rows, columns
-    crop: tuple[int, int] | None
+    size: tuple[int, ...]  # the shorter side, or rows and columns
+    crop: tuple[int, int] | None  # rows and columns
     resample: int
 
 
 def resize(picture: Picture, resizing: Resizing) -> Picture:
     """Resize and crop a picture exactly as `CLIPImageProcessor` does; where it is too small, the border is black."""
-    rows, columns = resizing.size
-    if resizing.shortest_edge is not None:
-        short, long = sorted(picture.shape[:2])
-        longer = int(resizing.shortest_edge * long / short)
-        landscape = picture.shape[0] <= picture.shape[1]
-        rows, columns = (resizing.shortest_edge, longer) if landscape else (longer, resizing.shortest_edge)
+    if len(resizing.size) == 2:
+        rows, columns = resizing.size
+    else:
+        [edge], (short, long) = resizing.size, sorted(picture.shape[:2])
+        longer = int(edge * long / short)
+        rows, columns = (edge, longer) if picture.shape[0] <= picture.shape[1] else (longer, edge)
     image = Image.fromarray(picture)
     if image.size != (columns, rows):
         image = image.resize((columns, rows), Image.Resampling(resizing.resample))
@@ -200,23 +196,22 @@ def resize(picture: Picture, resizing: Resizing) -> Picture:
     return np.asarray(image)
 
 
-def thumbnail(picture: Picture) -> bytes:
-    """Return the whole picture as a small JPEG, centred in ROWS × COLUMNS pixels."""
-    stream = io.BytesIO()
-    small = ImageOps.pad(Image.fromarray(picture), (COLUMNS, ROWS), Image.Resampling.BILINEAR, (BACKGROUND,) * 3)
-    small.save(stream, "JPEG", quality=85)
-    return stream.getvalue()
-
-
 class FilmStrip:
-    """Thumbnails of evenly spaced frames of a video whose length is known only at its end: `count` to 2·`count`."""
+    """Thumbnails of evenly spaced frames of a video whose length is known only at its end: `count` to 2·`count`.
+
+    A thumbnail is a small JPEG of ROWS × COLUMNS pixels with the whole picture at its centre.
+    """
 
     def __init__(self, count: int) -> None:
         self.count, self.step, self.thumbnails = count, 1, list[tuple[int, bytes]]()  # index of the frame, JPEG
 
     def add(self, index: int, picture: Picture) -> None:
         """Keep the thumbnail of a frame if it is one of the evenly spaced ones."""
-        if self.count and index % self.step == 0:
-            self.thumbnails.append((index, thumbnail(picture)))
-        if self.count and len(self.thumbnails) > 2 * self.count:
+        if not self.count or index % self.step:
+            return
+        stream, image = io.BytesIO(), Image.fromarray(picture)
+        small = ImageOps.pad(image, (COLUMNS, ROWS), Image.Resampling.BILINEAR, (BACKGROUND,) * 3)
+        small.save(stream, "JPEG", quality=85)
+        self.thumbnails.append((index, stream.getvalue()))
+        if len(self.thumbnails) > 2 * self.count:
             self.thumbnails, self.step = self.thumbnails[::2], 2 * self.step

@@ -7,7 +7,7 @@ state, to within a clip; an intact one if it has nine tenths of that duration.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
@@ -29,15 +28,8 @@ from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, patch_sizes
 from penumbra.tasks.features.decoders import Decoder, decode_in_threads
-from penumbra.tasks.features.encode import (
-    EncodedVideo,
-    encode_video,
-    frame_states,
-    patch_states,
-    read_draft,
-    write_draft,
-)
-from penumbra.tasks.features.files import VideoFolder, is_inside
+from penumbra.tasks.features.encode import EncodedVideo, encode_video, frame_states, patch_states
+from penumbra.tasks.features.files import VideoFolder
 from penumbra.tasks.features.frames import VideoSummary
 from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.progress import counting
@@ -69,26 +61,15 @@ def videos_folder(dataset: str, videos: Videos) -> Path:
     return Path(videos.folder).expanduser() if videos.folder else videos_of(dataset)
 
 
-def durations_of(annotations: Artifact) -> dict[str, float]:
-    """Return each video of a data set with its longest annotated duration in seconds, in order of the annotations."""
-    durations: dict[str, float] = {}
-    for row in Store().rows(annotations, ["vid", "duration"]):
-        durations[row["vid"]] = max(row["duration"], durations.get(row["vid"], 0.0))
-    return durations
-
-
 def refusal(video: EncodedVideo, annotated: float, clip_length: float) -> tuple[str, str]:
     """Return why a decoded video is rejected, with details; two empty strings if it is used."""
-    summary = video.summary
+    summary, missing = video.summary, annotated - video.summary.duration
     if video.features is None:
         return video.reason, video.value
-    missing = annotated - summary.duration
     if missing > clip_length and (summary.damaged or summary.duration < MIN_SHARE * annotated - clip_length):
         reason = "damaged video breaks off" if summary.damaged else "video is shorter than its annotations say"
         return reason, f"{summary.duration:.2f} of {annotated:.2f} s"
-    if not np.isfinite(video.features).all():
-        return "features are not finite in half precision", ""
-    return "", ""
+    return ("", "") if np.isfinite(video.features).all() else ("features are not finite in half precision", "")
 
 
 def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> list[str]:
@@ -114,7 +95,11 @@ class VideoStage(Stage):
 
     @cached_property
     def durations(self) -> dict[str, float]:
-        return durations_of(require_made(self.annotations))
+        """Each video with its longest annotated duration in seconds, in order of the annotations."""
+        durations: dict[str, float] = {}
+        for row in Store().rows(require_made(self.annotations), ["vid", "duration"]):
+            durations[row["vid"]] = max(row["duration"], durations.get(row["vid"], 0.0))
+        return durations
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
@@ -182,53 +167,48 @@ class VideoFeatures(VideoStage):
             return self._part(piece, encoded)
 
     @contextmanager
-    def _encoding(self, vids: Iterable[str]) -> Iterator[Mapping[str, Future[None]]]:
-        """Decode and encode the videos that have no draft in several threads, and write their drafts."""
+    def _encoding(self, vids: Iterable[str]) -> Iterator[dict[str, Future[EncodedVideo]]]:
+        """Decode and encode the videos in several threads, in order; yield those that have a file."""
         files = {vid: file for vid in vids if (file := self.files.find(vid))}
         if not files:
             yield {}
             return
         import torch
 
-        store, tick, encoder = Store(), counting("videos", len(files)), self.encoder
+        tick, encoder = counting("videos", len(files)), self.encoder
         number = torch.get_num_threads() if encoder.device.type == "cpu" else cores()
 
-        def encode(vid: str, decoder: Decoder) -> None:
-            if read_draft(store, self.artifact, vid) is None:
-                path = os.path.abspath(files[vid])
-                status = self.input_files.get(path, NO_STATUS) if self.input_files else status_of(path)
-                video = encode_video(encoder, decoder, files[vid], vid, states=self.states)
-                check_unchanged({path: status})
-                write_draft(store, self.artifact, video)
+        def encode(file: Path, decoder: Decoder) -> EncodedVideo:
+            path = os.path.abspath(file)
+            status = self.input_files.get(path, NO_STATUS) if self.input_files else status_of(path)
+            video = encode_video(encoder, decoder, file, states=self.states)
+            check_unchanged({path: status})
             tick(1)
+            return video
 
-        interval, resizing = self.interval / encoder.frames, encoder.processing.resizing
-        decoders = [Decoder(interval, resizing) for _ in range(number)]
+        decoders = [Decoder(self.interval / encoder.frames, encoder.processing.resizing) for _ in range(number)]
         threads = encoder_threads(encoder, number)
         with fast_cpu_matmul(encoder.device), decode_in_threads(threads, decoders) as submit:
-            yield {vid: submit(partial(encode, vid)) for vid in files}
+            yield {vid: submit(partial(encode, file)) for vid, file in files.items()}
 
-    def _part(self, vids: list[str], encoded: Mapping[str, Future[None]]) -> Part:
+    def _part(self, vids: list[str], encoded: dict[str, Future[EncodedVideo]]) -> Part:
         """Make one part: the table of the videos that have features; the others are rejected."""
-        store, rows, rejected, notes = Store(), [], [], Counter[str]()
+        rows, rejected, notes = [], [], Counter[str]()
         for vid in vids:
             if vid in encoded:
-                encoded[vid].result()
-            done, annotated = read_draft(store, self.artifact, vid), self.durations[vid]
-            reason, value = refusal(done, annotated, self.interval) if done else self._missing(vid)
-            if reason or done is None or done.features is None:
+                video = encoded.pop(vid).result()  # its memory is released with the part
+            elif vid in self.files.outside:
+                video = EncodedVideo(reason="link leads out of the folder", value="name its target with videos.folder")
+            else:
+                video = EncodedVideo(reason="no video file")
+            annotated = self.durations[vid]
+            reason, value = refusal(video, annotated, self.interval)
+            if reason or video.features is None:
                 rejected.append(rejection(vid, self.name, reason, value))
                 continue
-            notes.update(notes_on(done.summary, annotated, self.interval))
-            rows.append((vid, done.summary.duration, done.features))
+            notes.update(notes_on(video.summary, annotated, self.interval))
+            rows.append((vid, video.summary.duration, video.features))
         return Part(self.table(rows), len(vids), len(rows), rejected, notes)
-
-    def _missing(self, vid: str) -> tuple[str, str]:
-        if not is_inside(vid):
-            return "video id points outside the folder", vid
-        if vid in self.files.outside:
-            return "link leads out of the folder", "name the folder it leads to with videos.folder"
-        return "no video file", ""
 
 
 def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
@@ -256,10 +236,15 @@ class PatchFeatures(VideoFeatures):
         return PATCH_INTERVAL
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
-        """Return rows (video id, duration, states) as the stage's table."""
+        """Return rows (video id, duration, states) as the stage's table: patches as bytes, times a scale a frame."""
         side, width = patch_sizes(self.encoder)
         size = side**2 * width
-        several = [quantised(states[:, :size].reshape(len(states), -1, width)) for _, _, states in rows]
+        scales, quantised = [], []
+        for _, _, states in rows:
+            patches = states[:, :size].astype(np.float32)  # [frames, patches·width]
+            largest = np.abs(patches).max(axis=1)
+            scales.append(np.where(largest > 0, largest / LARGEST_BYTE, 1).astype(np.float32))
+            quantised.append(np.rint(patches / scales[-1][:, None]).astype(np.int8).tobytes())
         seconds = [np.minimum((np.arange(len(states)) + 0.5) * self.interval, end) for _, end, states in rows]
         dimension = self.encoder.model.config.projection_dim
         columns = {
@@ -267,16 +252,8 @@ class PatchFeatures(VideoFeatures):
             "encoder": [self.encoder.name] * len(rows),
             "seconds": pa.array(seconds, pa.list_(pa.float32())),
             "grid": pa.array([[side, side]] * len(rows), pa.list_(pa.int32(), 2)),
-            "scale": pa.array([scale for _, scale in several], pa.list_(pa.float32())),
-            "patches": pa.array([values.tobytes() for values, _ in several], pa.large_binary()),
+            "scale": pa.array(scales, pa.list_(pa.float32())),
+            "patches": pa.array(quantised, pa.large_binary()),
             "frames": lists_of([states[:, size:] for _, _, states in rows], dimension),
         }
         return pa.table(columns)
-
-
-def quantised(states: Float16Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Quantise states (frames, patches, width) to bytes of the same shape, and the scale (frames) to multiply with."""
-    exact = states.astype(np.float32)
-    largest = np.abs(exact).max(axis=(1, 2))
-    scale = np.where(largest > 0, largest / LARGEST_BYTE, 1).astype(np.float32)
-    return np.rint(exact / scale[:, None, None]).astype(np.int8), scale

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 
 MISBEHAVING = """
 import os, signal, time
-from penumbra.tasks.features import decoder
-decode = decoder.clip_frames
+from penumbra.tasks.features import decoders
+decode = decoders.clip_frames
 def clip_frames(path, *others):
     for number, picture in enumerate(decode(path, *others)):
         yield picture
@@ -34,20 +34,20 @@ def clip_frames(path, *others):
             os.kill(os.getpid(), signal.SIGSEGV)
         if "fails" in path.name:
             raise RuntimeError("of no known kind")
-decoder.clip_frames = clip_frames
-decoder.main()
+decoders.clip_frames = clip_frames
+decoders.main()
 """
 
 
 CALLING = """
 import json, socket, sys
 from pathlib import Path
-from penumbra.tasks.features import decoder
+from penumbra.tasks.features import decoders
 def clip_frames(path, *others):
     socket.create_connection(("127.0.0.1", int(path.stem)), 5).close()
     yield from ()
-decoder.clip_frames = clip_frames
-decoder.main()
+decoders.clip_frames = clip_frames
+decoders.main()
 """
 PROBE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x50000000))"
 NO_NAMESPACES = sys.platform != "linux" or subprocess.run([sys.executable, "-c", PROBE], check=False).returncode != 0
