@@ -33,7 +33,6 @@ ARRAY_NAMES = ("features", "pooler_output", "last_hidden_state")
 PREFIX = "v_"
 SUFFIXES = (".npz", ".npy")
 MAX_BYTES = 1 << 30  # of a video's array
-LARGEST_HALF = float(np.finfo(np.float16).max)
 TOLERANCE = 0.05  # share of the clips that may be missing or in excess; one clip always may
 VIDEOS_FOR_DIMENSION = 9  # tell the dimension of a source
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -67,15 +66,6 @@ class Imports(Parameters):
 # -- reading one video's array ----------------------------------------------------------------------------------------
 
 
-def open_source(path: Path, key: str) -> "FeatureFolder | Hdf5File":
-    """Open a folder or an HDF5 file; raise `FeatureError` if it is neither."""
-    if path.is_dir():
-        return FeatureFolder(path, key)
-    if not path.is_file():
-        raise FeatureError(f"no folder or file {path} of features: name it in imports.sources")
-    return Hdf5File(path, key)
-
-
 def check_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Raise `VideoError` if an array of this header must not be read; nothing is allocated before."""
     if dtype.kind not in "fiu":
@@ -90,14 +80,12 @@ def ids_of(vid: str) -> tuple[str, str]:
     return vid, vid.removeprefix(PREFIX) if vid.startswith(PREFIX) else PREFIX + vid
 
 
-def array_name(names: Iterable[str], key: str, what: str) -> str:
+def array_name(names: Iterable[str], key: str) -> str:
     """Return `key`, or a usual name, or the only one; raise `VideoError` if there is none."""
     names = sorted(names)
-    if key and key not in names:
-        raise VideoError(f"{what} has no array {key}", ", ".join(names[:5]))
     usual = [name for name in ((key,) if key else ARRAY_NAMES) if name in names]
-    if not usual and len(names) != 1:
-        raise VideoError(f"{what} has several arrays: name one with key", ", ".join(names[:5]))
+    if not usual and (key or len(names) != 1):
+        raise VideoError("no array of the usual names: name one with key", ", ".join(names[:5]))
     return (usual or names)[0]
 
 
@@ -115,29 +103,24 @@ class FeatureFolder:
         return next((file for name in ids_of(vid) if (file := self._folder.find(name))), None)
 
     def read(self, vid: str) -> Array | None:
-        """Return a video's features, or None if there are none; raise `VideoError` if they can't be read."""
+        """Return a video's features, or None if there are none; raise `VideoError` if they must not be read."""
         file = self._file(vid)
         if file is None:
             if self._folder.outside.intersection(ids_of(vid)):
                 raise VideoError("link leads out of the folder", "name the folder it leads to in imports.sources")
             return None
-        try:
-            with file.open("rb") as stream:
-                if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
-                    return self._read_array(stream)
-                with zipfile.ZipFile(stream) as archive:
-                    members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-                    member = members[array_name(members, self.key, "file")]
-                    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # may need any memory
-                        raise VideoError("file is compressed as numpy compresses none", member.filename)
-                    with archive.open(member) as inner:
-                        array = self._read_array(inner)
-                        inner.read(1)  # the checksum is verified at the end
-                        return array
-        except VideoError:
-            raise
-        except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
-            raise VideoError("file can't be read as .npy or .npz", f"{file.name}: {error}") from None
+        with file.open("rb") as stream:
+            if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
+                return self._read_array(stream)
+            with zipfile.ZipFile(stream) as archive:
+                members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+                member = members[array_name(members, self.key)]
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # may need any memory
+                    raise VideoError("file is compressed as numpy compresses none", member.filename)
+                with archive.open(member) as inner:
+                    array = self._read_array(inner)
+                    inner.read(1)  # the checksum is verified at the end
+                    return array
 
     def _read_array(self, stream: IO[bytes]) -> Array:
         stream.seek(0)
@@ -164,7 +147,7 @@ class Hdf5File:
         return file_digest(self.path)
 
     def read(self, vid: str) -> Array | None:
-        """Return a video's features, or None if there are none; raise `VideoError` if they can't be read."""
+        """Return a video's features, or None if there are none; raise `VideoError` if they must not be read."""
         import h5py
 
         def member(group: Any, name: str) -> Any:
@@ -172,51 +155,46 @@ class Hdf5File:
                 raise VideoError("HDF5 link leads elsewhere", f"{group.name}/{name}")
             return group[name]
 
-        try:
-            names = [name for name in ids_of(vid) if is_inside(name) and self._file.get(name, getlink=True)]
-            if not names:
-                return None
-            item = member(self._file, names[0])
-            if isinstance(item, h5py.Group):
-                item = member(item, array_name(item, self.key, "group"))
-            if not isinstance(item, h5py.Dataset):
-                raise VideoError("group holds no array", names[0])
-            if item.is_virtual or item.external:
-                raise VideoError("array lies in another file than the HDF5 file", item.name)
-            check_header(item.shape or (), item.dtype)
-            check_header(item.chunks or (), item.dtype)  # a chunk is read as a whole, even for a small array
-            return np.asarray(item[()])
-        except VideoError:
-            raise
-        except Exception as error:
-            raise VideoError("array can't be read from the HDF5 file", f"{vid}: {error}") from None
+        names = [name for name in ids_of(vid) if is_inside(name) and self._file.get(name, getlink=True)]
+        if not names:
+            return None
+        item = member(self._file, names[0])
+        if isinstance(item, h5py.Group):
+            item = member(item, array_name(item, self.key))
+        if not isinstance(item, h5py.Dataset):
+            raise VideoError("group holds no array", names[0])
+        if item.is_virtual or item.external:
+            raise VideoError("array lies in another file than the HDF5 file", item.name)
+        check_header(item.shape or (), item.dtype)
+        check_header(item.chunks or (), item.dtype)  # a chunk is read as a whole, even for a small array
+        return np.asarray(item[()])
 
 
 # -- checking and joining sources -------------------------------------------------------------------------------------
 
 
-def check_matrix(array: Array, dimension: int) -> npt.NDArray[np.float32]:
-    """Return a video's features as (clips, dimension); raise `VideoError` if they can't be used."""
+def read_matrix(source: FeatureFolder | Hdf5File, vid: str, dimension: int = 0) -> Float16Array | None:
+    """Return a video's features (clips, dimension) or None; raise `VideoError` if they can't be used."""
+    try:
+        array = source.read(vid)
+    except VideoError:
+        raise
+    except Exception as error:  # numpy, zipfile and HDF5 raise many kinds for a damaged file
+        raise VideoError("features can't be read", f"{vid} of {source.path.name}: {error}") from None
+    if array is None:
+        return None
     matrix = array.reshape(array.shape[0], -1) if array.ndim > 2 and array[:1].size == array.shape[-1] else array
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise VideoError("features are no matrix of clips and dimensions", array.shape)
     if dimension and matrix.shape[1] != dimension:
         raise VideoError(f"features are not {dimension}-dimensional", array.shape)
-    floats: npt.NDArray[np.float32] = matrix.astype(np.float32)
-    if not np.isfinite(floats).all():
-        raise VideoError("features hold NaN or infinity", f"{(~np.isfinite(floats)).sum()} of {floats.size}")
-    if np.abs(floats).max() > LARGEST_HALF:
-        raise VideoError("features are not finite in half precision", float(np.abs(floats).max()))
-    return floats
-
-
-def check_length(clips: int, duration: float, clip_length: float, imports: Imports) -> int:
-    """Return how many clips a video of this duration has; raise `VideoError` if there are many more or fewer."""
-    expected = max(1, ceil(duration / clip_length - 1e-9))
-    expected = min([expected, *(source.longest for source in imports.sources if source.longest)])
-    if abs(clips - expected) > max(1, TOLERANCE * expected):
-        raise VideoError("another number of clips than the duration asks for", f"{clips} instead of {expected}")
-    return expected
+    with np.errstate(over="ignore"):
+        halves: Float16Array = matrix.astype(np.float32).astype(np.float16)
+    if not np.isfinite(halves).all():
+        raise VideoError(
+            "features are not finite in half precision", f"{(~np.isfinite(halves)).sum()} of {halves.size}"
+        )
+    return halves
 
 
 @dataclass(frozen=True)
@@ -228,8 +206,13 @@ class ImportedFeatures(VideoStage):
 
     @cached_property
     def opened(self) -> list[FeatureFolder | Hdf5File]:
-        folder = data_folder() / self.annotations.dataset
-        return [open_source(folder / Path(source.path).expanduser(), source.key) for source in self.imports.sources]
+        opened: list[FeatureFolder | Hdf5File] = []
+        for source in self.imports.sources:
+            path = data_folder() / self.annotations.dataset / Path(source.path).expanduser()
+            if not path.exists():
+                raise FeatureError(f"no folder or file {path} of features: name it in imports.sources")
+            opened.append(FeatureFolder(path, source.key) if path.is_dir() else Hdf5File(path, source.key))
+        return opened
 
     @cached_property
     def dimensions(self) -> list[int]:
@@ -239,8 +222,8 @@ class ImportedFeatures(VideoStage):
             seen = Counter[int]()
             for vid in () if source.dimension else self.durations:
                 with suppress(VideoError):
-                    if (array := place.read(vid)) is not None:
-                        seen[check_matrix(array, 0).shape[1]] += 1
+                    if (matrix := read_matrix(place, vid)) is not None:
+                        seen[matrix.shape[1]] += 1
                 if seen.total() == VIDEOS_FOR_DIMENSION:
                     break
             dimensions.append(source.dimension or (seen.most_common(1)[0][0] if seen else 0))
@@ -248,12 +231,8 @@ class ImportedFeatures(VideoStage):
 
     def parameters(self) -> dict[str, Any]:
         sources = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources]
-        return {
-            "imported": sources,
-            "clip_length": self.clip_length,
-            "tolerance": TOLERANCE,
-            "videos_a_part": VIDEOS_A_PART,
-        }
+        own = {"imported": sources, "clip_length": self.clip_length, "tolerance": TOLERANCE}
+        return own | {"videos_a_part": VIDEOS_A_PART}
 
     determines = parameters
 
@@ -263,21 +242,23 @@ class ImportedFeatures(VideoStage):
 
     def read(self, vid: str) -> tuple[Float16Array, list[str]]:
         """Return a video's features (clips, sum of dimensions) and notes; raise `VideoError` if it is unusable."""
-        if not is_inside(vid):
-            raise VideoError("video id points outside the folder", vid)
-        matrices, lengths = [], []
+        matrices, lengths, notes = [], [], []
+        expected = max(1, ceil(self.durations[vid] / self.clip_length - 1e-9))
         for source, place, dimension in zip(self.imports.sources, self.opened, self.dimensions, strict=True):
-            array = place.read(vid)
-            if array is None:
+            matrix = read_matrix(place, vid, dimension)
+            if matrix is None:
                 raise VideoError(f"no features in {source.called()}")
-            matrices.append(check_matrix(array, dimension))
-            lengths.append(min(len(matrices[-1]), source.longest or len(matrices[-1])))
-        clips, notes = min(lengths), []
+            matrices.append(matrix)
+            lengths.append(min(len(matrix), source.longest or len(matrix)))
+            expected = min(expected, source.longest or expected)
+        clips = min(lengths)
+        if abs(clips - expected) > max(1, TOLERANCE * expected):
+            raise VideoError("another number of clips than the duration asks for", f"{clips} instead of {expected}")
         if len({len(matrix) for matrix in matrices}) > 1:
             notes.append("sources of different lengths cut to the shortest")
-        if clips != check_length(clips, self.durations[vid], self.clip_length, self.imports):
+        if clips != expected:
             notes.append("a clip more or fewer than the duration asks for")
-        return np.concatenate([matrix[:clips] for matrix in matrices], axis=1).astype(np.float16), notes
+        return np.concatenate([matrix[:clips] for matrix in matrices], axis=1), notes
 
     def part(self, piece: Sequence[str]) -> Part:
         """Import the features of one part; a video that can't be used is rejected."""

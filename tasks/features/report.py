@@ -28,11 +28,12 @@ def report_features(annotations: Artifact, texts: Artifact, videos: Artifact) ->
 def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: Artifact) -> tuple[str, str]:
     """Return how a run ended, in one line, and the report as markdown."""
     text_features, video_features = store.manifest(texts), store.manifest(videos)
-    counts, featured, unused = [np.zeros(0, np.int64)], set[str](), Counter[str]()
+    counts, featured = [np.zeros(0, np.int64)], set[str]()
     for part in store.parts(videos, ["vid", "features"]):
         counts.append(pc.list_value_length(part["features"]).to_numpy())
         featured.update(part["vid"].to_pylist())
-    unused.update(row["split"] for row in store.rows(annotations, ["vid", "split"]) if row["vid"] not in featured)
+    rows_of_queries = store.rows(annotations, ["vid", "split"])
+    unused = Counter(row["split"] for row in rows_of_queries if row["vid"] not in featured)
     clips, missing = np.concatenate(counts), video_features.taken - video_features.kept
     spread = f"{np.median(clips):g} ({clips.min()}, {clips.max()})" if len(clips) else "–"
     rows = [

@@ -12,7 +12,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 from math import ceil
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,12 +71,11 @@ class Simulation(Parameters):
         return NUMBERS | DIFFICULTIES[self.difficulty] | {"seed": self.seed}
 
 
-@dataclass(frozen=True)
-class Planted:
+class Planted(NamedTuple):
     """A sentence of a video: its concepts and its windows in seconds."""
 
     concepts: Concepts
-    windows: tuple[tuple[float, float], ...]
+    windows: Sequence[tuple[float, float]]
 
 
 def drawn(seed: int, *names: str) -> np.random.Generator:
@@ -103,16 +102,14 @@ def meanings(lemmas: Sequence[str], sentence_model: str, width: int) -> Vectors:
     whitened = np.zeros((len(lemmas), width))
     if kept > 0:
         whitened[:, :kept] = PCA(kept, whiten=True, svd_solver="full").fit_transform(vectors)
-    whitened /= np.maximum(np.linalg.norm(whitened, axis=1, keepdims=True), 1e-9)
-    return whitened
+    return np.asarray(whitened / np.maximum(np.linalg.norm(whitened, axis=1, keepdims=True), 1e-9))
 
 
 def covered(start: float, end: float, clips: int, clip_length: float) -> Vectors:
     """Return the share of each clip that a window covers [clips]."""
     begin = np.arange(clips) * clip_length
     overlap = np.minimum(begin + clip_length, end) - np.maximum(begin, start)
-    covering: Vectors = np.clip(overlap / clip_length, 0, 1)
-    return covering
+    return np.asarray(np.clip(overlap / clip_length, 0, 1))
 
 
 class World:
@@ -134,8 +131,7 @@ class World:
                 self.having.setdefault(lemma, []).append(number)
 
     def vector(self, sentence: Concepts) -> Vectors:
-        total: Vectors = np.sum([weight * self.vectors[lemma] for lemma, weight in sentence], axis=0)
-        return total
+        return np.asarray(np.sum([weight * self.vectors[lemma] for lemma, weight in sentence], axis=0))
 
     def video(self, vid: str, duration: float, own: Sequence[Planted], clip_length: float) -> Float16Array:
         """Return the clips [clips, width] of a video."""
@@ -153,8 +149,7 @@ class World:
         for lemma in sorted({lemma for planted in own for lemma, _ in planted.concepts}):
             if draws.random() < n["background"]:
                 scene += n["background_strength"] * self.vectors[lemma]
-        features: Float16Array = (scene @ self.map).astype(np.float16)
-        return features
+        return np.asarray(scene @ self.map, np.float16)
 
     def other_event(self, own: Sequence[Planted], draws: np.random.Generator) -> Concepts:
         """Return a training sentence that contains none of the video's own; empty if a few draws find none."""
@@ -176,6 +171,10 @@ class SimulatedFeatures(VideoStage):
     simulation: Simulation
     clip_length: float
 
+    @property
+    def numbers(self) -> dict[str, Any]:
+        return self.simulation.numbers()
+
     def parameters(self) -> dict[str, Any]:
         return {"encoder": SIMULATED, "clip_length": self.clip_length, "videos_a_part": VIDEOS_A_PART, **self.numbers}
 
@@ -183,10 +182,6 @@ class SimulatedFeatures(VideoStage):
 
     def inputs(self) -> dict[str, str]:
         return encoder_inputs("sentence model", self.numbers["sentence_model"])
-
-    @cached_property
-    def numbers(self) -> dict[str, Any]:
-        return self.simulation.numbers()
 
     @cached_property
     def videos(self) -> dict[str, tuple[float, list[Planted], int]]:
@@ -198,12 +193,10 @@ class SimulatedFeatures(VideoStage):
                 duration, own, wordless = videos.get(row["vid"], (0.0, [], 0))
                 concepts = concepts_of(tokens, self.numbers["weights"])
                 if concepts and row["windows"]:
-                    own.append(Planted(concepts, tuple((start, end) for start, end in row["windows"])))
+                    own.append(Planted(concepts, row["windows"]))
                 videos[row["vid"]] = max(duration, row["duration"]), own, wordless + (not concepts)
         if not any(own for _, own, _ in videos.values()):
-            raise FeatureError(
-                f"{self.dataset}: no query has both a window and a word that could be planted; nothing can be simulated"
-            )
+            raise FeatureError(f"{self.dataset}: nothing can be simulated: no query has a window and a word to plant")
         return videos
 
     @cached_property

@@ -118,14 +118,11 @@ def load_text_encoder(clip: Clip) -> TextEncoder:
     """Load the encoder that `clip` names, a CLIP or any other; raise `PenumbraError` with the remedy if that fails."""
     from transformers import AutoConfig
 
-    name, folder = clip.encoder, Path(source(clip.encoder)).expanduser()
-    is_clip = model_source(name) == name
-    if is_clip:
-        place, local = str(folder) if folder.is_dir() else name, folder.is_dir()
-        with suppress(OSError, ValueError):  # `load` reports a model that can't be found
-            options = {"local_files_only": local, "trust_remote_code": False}
-            is_clip = AutoConfig.from_pretrained(place, **options).model_type == "clip"
-    return ClipTexts(load(clip)) if is_clip else SentenceTexts(name)
+    place, kind = Path(model_source(source(clip.encoder))).expanduser(), "clip"
+    with suppress(OSError, ValueError):  # `load` reports a model that can't be found
+        options = {"local_files_only": place.is_dir(), "trust_remote_code": False}
+        kind = AutoConfig.from_pretrained(str(place), **options).model_type
+    return ClipTexts(load(clip)) if kind == "clip" else SentenceTexts(clip.encoder)
 
 
 def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
@@ -139,15 +136,17 @@ def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[l
 # -- the stage --------------------------------------------------------------------------------------------------------
 
 
-def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
-    """Return every query and every negative of the parents once, sorted."""
-    store = Store()
+def pieces_of(parents: Sequence[Artifact], known: Artifact | None = None) -> list[list[str]]:
+    """Return every query and every negative of the parents once, sorted, in parts; leave out the `known` texts."""
     texts: set[str] = set()
     for parent in parents:
         column = "query" if parent.stage == "annotations" else "negative"
-        for part in store.parts(parent, [column]):
+        for part in Store().parts(parent, [column]):
             texts.update(part[column].to_pylist())
-    return sorted(texts)
+    if known:
+        texts.difference_update(Store().table(known, ["text"])["text"].to_pylist())
+    ordered = sorted(texts)
+    return [ordered[start : start + TEXTS_A_PART] for start in range(0, len(ordered), TEXTS_A_PART)]
 
 
 @dataclass(frozen=True)
@@ -173,8 +172,7 @@ class TextFeatures(Stage):
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
-        texts = distinct_texts(self.parents)
-        return [texts[start : start + TEXTS_A_PART] for start in range(0, len(texts), TEXTS_A_PART)]
+        return pieces_of(self.parents)
 
     @cached_property
     def encoder(self) -> TextEncoder:
@@ -184,18 +182,16 @@ class TextFeatures(Stage):
         """Encode the texts of one part; a text whose features are not finite is rejected."""
         tokens, pooled, truncated = self.encoder.encode(piece)
         good = [i for i in range(len(piece)) if np.isfinite(tokens[i]).all() and np.isfinite(pooled[i]).all()]
-        bad = [piece[i] for i in range(len(piece)) if i not in set(good)]
-        rows = pa.table(
-            {
-                "text": pa.array([piece[i] for i in good], pa.string()),
-                "encoder": pa.array([self.encoder.name] * len(good), pa.string()),
-                "tokens": lists_of([tokens[i] for i in good], self.encoder.width),
-                "pooled": vectors_of(pooled[good]),
-            }
-        )
+        bad = [piece[i] for i in sorted(set(range(len(piece))).difference(good))]
+        columns = {
+            "text": pa.array([piece[i] for i in good], pa.string()),
+            "encoder": pa.array([self.encoder.name] * len(good), pa.string()),
+            "tokens": lists_of([tokens[i] for i in good], self.encoder.width),
+            "pooled": vectors_of(pooled[good]),
+        }
         rejected = [rejection(text, STAGE, "features are not finite in half precision", text) for text in bad]
-        notes = Counter({"text cut to the encoder's longest": truncated} if truncated else {})
-        return Part(rows, len(piece), len(good), rejected, notes)
+        notes = +Counter({"text cut to the encoder's longest": truncated})
+        return Part(pa.table(columns), len(piece), len(good), rejected, notes)
 
 
 @dataclass(frozen=True)
@@ -210,9 +206,7 @@ class JudgingTexts(TextFeatures):
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
-        known = set(Store().table(self.known, ["text"])["text"].to_pylist()) if self.known else set()
-        texts = [text for text in distinct_texts(self.judging) if text not in known]
-        return [texts[start : start + TEXTS_A_PART] for start in range(0, len(texts), TEXTS_A_PART)]
+        return pieces_of(self.judging, self.known)
 
 
 def judging_texts(annotations: Artifact, known: Artifact, judging: tuple[Artifact, ...]) -> Artifact | None:
@@ -223,18 +217,14 @@ def judging_texts(annotations: Artifact, known: Artifact, judging: tuple[Artifac
     made = work_of(known).parameters
     if not judging or "precision" not in made:
         return None
-    clip = Clip(encoder=made["encoder"])
-    return run(JudgingTexts(annotations, None, clip, judging, known))
+    return run(JudgingTexts(annotations, None, Clip(encoder=made["encoder"]), judging, known))
 
 
 def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:
     """Return the negatives whose texts get features, if any; raise `ArtifactError` if the key names none."""
-    store = Store()
-    if texts.negatives == NONE:
-        return None
-    if texts.negatives != NEWEST:
-        return store.with_key(dataset, "negatives", texts.negatives)
-    newest = store.newest_if_any(dataset, "negatives")
-    if newest is None:
+    if texts.negatives not in (NEWEST, NONE):
+        return Store().with_key(dataset, "negatives", texts.negatives)
+    newest = Store().newest_if_any(dataset, "negatives") if texts.negatives == NEWEST else None
+    if newest is None and texts.negatives == NEWEST:
         logger().info("no negatives of %s: features of the queries only", dataset)
     return newest

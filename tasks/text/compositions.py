@@ -5,7 +5,7 @@ Novel-Composition those with a pair of lemmas that occur in training, but not to
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import TypeVar
 
@@ -41,17 +41,21 @@ def pairs_of(tokens: Tokens) -> set[Pair]:
     return pairs
 
 
-def content_words(tokens: Tokens) -> set[Word]:
-    return {(token["pos"], token["lemma"]) for token in tokens if token["primitive"]}
-
-
 def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, seed: int) -> list[tuple[str, Label]]:
     """Return the split of each query (train, test, composition or word), and what is novel in it.
 
     `vids` and `parsed` are the queries' videos and tokens, `test` is the share of test videos. Raises `DatasetError` if
     nothing can be held out.
     """
-    pairs, words = [*map(pairs_of, parsed)], [*map(content_words, parsed)]
+
+    def label_of(entries: Iterable[tuple[str, object]]) -> Label:
+        label: dict[str, list[object]] = {}
+        for kind, entry in entries:
+            label.setdefault(kind, []).append(entry)
+        return label
+
+    pairs = [pairs_of(tokens) for tokens in parsed]
+    words = [{(token["pos"], token["lemma"]) for token in tokens if token["primitive"]} for tokens in parsed]
     held = _held_out(vids, pairs, words, test, seed)
     training = [place for place, vid in enumerate(vids) if vid not in held]
     seen_pairs = {pair for place in training for pair in pairs[place]}
@@ -63,26 +67,18 @@ def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, see
         if vid not in held:
             splits.append((TRAINING, {}))
         elif new_words:
-            splits.append(("word", _label([(pos, lemma) for pos, lemma in new_words])))
+            splits.append(("word", label_of((pos, lemma) for pos, lemma in new_words)))
         elif new_pairs and all(lemma in seen_words for _, *both in new_pairs for lemma in both):
-            splits.append(("composition", _label([(kind, [*both]) for kind, *both in new_pairs])))
+            splits.append(("composition", label_of((kind, both) for kind, *both in new_pairs)))
         else:
             splits.append(("test", {}))
     for split in ("composition", "word"):
         if all(split != own for own, _ in splits):
             raise DatasetError(
-                f"no query can be held out for split {split!r}: {counted(len(set(vids)), 'video')} "
-                "are too few or too similar; "
-                "raise --test, or leave out --novel"
+                f"no query can be held out for split {split!r}: {counted(len(set(vids)), 'video')} are too few or too "
+                "similar; raise --test, or leave out --novel"
             )
     return splits
-
-
-def _label(entries: Sequence[tuple[str, object]]) -> Label:
-    label: dict[str, list[object]] = {}
-    for kind, entry in entries:
-        label.setdefault(kind, []).append(entry)
-    return label
 
 
 def _held_out(
@@ -114,7 +110,7 @@ def _held_out(
     return held.union(rest[: max(0, wanted - len(held))])
 
 
-def _by_turns(items: Mapping[Item, Collection[str]], seed: int) -> Iterator[Item]:
+def _by_turns(items: Iterable[Item], seed: int) -> Iterator[Item]:
     """Return the items, alternating between types, and within a type in an order that depends on the seed."""
     kinds: dict[str, dict[str, Item]] = {}
     for item in items:

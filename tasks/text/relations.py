@@ -14,16 +14,11 @@ from numpy.typing import NDArray
 Tokens = Sequence[Mapping[str, Any]]
 NOUNS, VERBS = ("NOUN", "PROPN"), ("VERB", "AUX")
 PLAIN = {
-    "dobj": "verb-object",
-    "obj": "verb-object",
-    "nsubj": "subject-verb",
-    "nsubjpass": "subject-verb",
-    "nsubj:pass": "subject-verb",
+    **dict.fromkeys(("dobj", "obj"), "verb-object"),
+    **dict.fromkeys(("nsubj", "nsubjpass", "nsubj:pass"), "subject-verb"),
     "amod": "adjective-noun",
     "compound": "noun-noun",
-    "advmod": "verb-adverb",
-    "prt": "verb-adverb",
-    "compound:prt": "verb-adverb",
+    **dict.fromkeys(("advmod", "prt", "compound:prt"), "verb-adverb"),
 }
 CLASSES = {
     "verb-object": (VERBS, NOUNS),
@@ -102,12 +97,12 @@ def _neighbours(seen: Counter[Relation], place: int) -> dict[str, list[tuple[str
     from scipy import sparse
 
     items = sorted(seen.items())
+    if not items:
+        return {}
     words = {word: i for i, word in enumerate(sorted({relation[place] for relation, _ in items}))}
     contexts: dict[tuple[str, ...], int] = {}
     rows = [words[relation[place]] for relation, _ in items]
     columns = [contexts.setdefault((*relation[:place], *relation[place + 1 :]), len(contexts)) for relation, _ in items]
-    if not items:
-        return {}
     values = np.array([count for _, count in items], dtype=np.float64)
     matrix = sparse.csr_matrix((values, (rows, columns)))
     total, by_word, by_context = values.sum(), matrix.sum(axis=1).A1, matrix.sum(axis=0).A1
@@ -121,7 +116,6 @@ def _neighbours(seen: Counter[Relation], place: int) -> dict[str, list[tuple[str
         cosines[np.arange(len(cosines)), start + np.arange(len(cosines))] = 0.0
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS]
         for i, places in enumerate(best):
-            nearest[names[start + i]] = [
-                (names[j], round(float(cosines[i, j]), 6)) for j in places if cosines[i, j] > 0
-            ]
+            found = [(names[j], round(float(cosines[i, j]), 6)) for j in places if cosines[i, j] > 0]
+            nearest[names[start + i]] = found
     return nearest

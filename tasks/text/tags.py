@@ -7,7 +7,7 @@ Primitives are the words that carry the meaning of a sentence: verbs, nouns, adj
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,31 +75,20 @@ def load_pipeline(spacy_model: str) -> "Language":
     return nlp
 
 
-def pipeline_folder(spacy_model: str) -> Path:
-    """Return the folder of a pipeline; the shipped one is found without importing spaCy."""
-    if spacy_model == SHIPPED_PIPELINE:
-        return PIPELINE_FOLDER
-    folder = Path(spacy_model)
-    return folder if folder.is_dir() else Path(str(load_pipeline(spacy_model).path))
-
-
 def primitive_of(token: "Token") -> str | None:
     """Return the primitive class of a token, or None, as for auxiliaries.
 
     A subordinator before a gerund counts as a preposition ("after eating").
     """
-    if not WORD.match(token.text):
-        return None
-    if token.pos_ in ("AUX", "VERB") and (token.dep_ in ("aux", "auxpass") or token.lemma_ == "be"):
+    is_auxiliary = token.dep_ in ("aux", "auxpass") or token.lemma_ == "be"
+    if not WORD.match(token.text) or (is_auxiliary and token.pos_ in ("AUX", "VERB")):
         return None
     if token.pos_ == "SCONJ":
         return "preposition" if token.tag_ == "IN" and token.head.tag_ == "VBG" and token.i < token.head.i else None
     if token.dep_ in ("prt", "advmod") and token.pos_ in ("ADP", "ADV") and token.head.pos_ in ("VERB", "AUX"):
         return "preposition" if token.lower_ in PARTICLES else "adverb"
-    if token.dep_ == "compound" and token.pos_ == "ADJ":
-        return "noun"  # "the wardrobe door"
-    if token.pos_ == "NUM" and token.tag_ == "NN":
-        return "noun"  # "the other one"
+    if (token.dep_, token.pos_) == ("compound", "ADJ") or (token.pos_, token.tag_) == ("NUM", "NN"):
+        return "noun"  # "the wardrobe door", "the other one"
     return PRIMITIVES.get(token.pos_)
 
 
@@ -150,9 +139,8 @@ def tag_texts(texts: Iterable[str], nlp: "Language") -> Iterator[list[dict[str, 
 
 
 def tag_part(annotations: pa.Table, nlp: "Language") -> Part:
-    qids = annotations["qid"].to_pylist()
     tokens = tag_texts(annotations["query"].to_pylist(), nlp)
-    rows = [{"qid": qid, "tokens": parsed} for qid, parsed in zip(qids, tokens, strict=True)]
+    rows = [{"qid": qid, "tokens": own} for qid, own in zip(annotations["qid"].to_pylist(), tokens, strict=True)]
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
@@ -179,12 +167,11 @@ class Tags(Stage):
         return rows_for_display(rows)
 
     def inputs(self) -> dict[str, str]:
-        return {"spaCy pipeline": file_digest(pipeline_folder(self.tagging.spacy_model))}
-
-    @cached_property
-    def pipeline(self) -> "Language":
-        return load_pipeline(self.tagging.spacy_model)
+        model = self.tagging.spacy_model
+        folder = PIPELINE_FOLDER if model == SHIPPED_PIPELINE else Path(model)  # found without importing spaCy
+        folder = folder if folder.is_dir() else Path(str(load_pipeline(model).path))
+        return {"spaCy pipeline": file_digest(folder)}
 
     def part(self, piece: int) -> Part:
         [annotations] = read_part(piece, self.annotations)
-        return tag_part(annotations, self.pipeline)
+        return tag_part(annotations, load_pipeline(self.tagging.spacy_model))

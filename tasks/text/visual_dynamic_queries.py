@@ -25,15 +25,14 @@ PUNCTUATION = {"PUNCT", "SYM", "SPACE", "X"}
 
 @cache
 def _vocabulary() -> "Vocab":
-    """Return an English vocabulary, which has the rules of noun chunks."""
-    import spacy
+    import spacy  # takes seconds to import
 
-    return spacy.blank("en").vocab
+    return spacy.blank("en").vocab  # has the rules of noun chunks
 
 
 def split_query(tokens: Sequence[dict[str, Any]]) -> tuple[str, str, bool]:
     """Return the static query, the dynamic query, and whether the query could be split."""
-    from spacy.tokens import Doc  # takes seconds to import
+    from spacy.tokens import Doc
 
     columns: dict[str, Any] = {name: [token[key] for token in tokens] for name, key in COLUMNS.items()}
     doc = Doc(_vocabulary(), **columns)
@@ -41,10 +40,8 @@ def split_query(tokens: Sequence[dict[str, Any]]) -> tuple[str, str, bool]:
     words = [token for token in doc if token.pos_ not in PUNCTUATION]
     static = " ".join(token.text for token in words if token.i in inside)
     dynamic = " ".join(token.text for token in words if token.i not in inside)
-    if static and dynamic:
-        return static, dynamic, True
     whole = doc.text.strip()
-    return whole, whole, False
+    return (static, dynamic, True) if static and dynamic else (whole, whole, False)
 
 
 @dataclass(frozen=True)
@@ -62,5 +59,5 @@ class VisualDynamicQueries(Stage):
         for row in tags.to_pylist():
             static, dynamic, split = split_query(row["tokens"])
             rows.append({"qid": row["qid"], "static": static, "dynamic": dynamic, "split": split})
-            notes.update([] if split else ["query without noun chunks, or of nothing else"])
-        return Part(table_of(STAGE, rows), len(rows), len(rows), [], notes)
+            notes["query without noun chunks, or of nothing else"] += not split
+        return Part(table_of(STAGE, rows), len(rows), len(rows), [], +notes)

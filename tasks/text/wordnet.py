@@ -8,10 +8,10 @@ import gzip
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from penumbra.artifacts.files import file_digest
 
@@ -19,13 +19,10 @@ FILE, TERMS = (Path(__file__).with_name(name) for name in ("wordnet.txt.gz", "te
 ENTAILMENTS = Path(__file__).with_name("entailments.txt")
 WORD_LISTS = Path(__file__).with_name("word_lists.txt")
 PARTS = {"noun": "n", "verb": "v", "adjective": "a", "adverb": "r"}
-ENDINGS = {
-    "n": [("ies", "y"), ("es", ""), ("s", ""), ("men", "man")],
-    "v": [
-        *(("ies", "y"), ("es", ""), ("s", ""), ("ied", "y"), ("d", ""), ("ed", "")),
-        *(("ying", "ie"), ("ing", "e"), ("ing", "")),
-    ],
-    "a": [("ier", "y"), ("iest", "y"), ("r", ""), ("st", ""), ("er", ""), ("est", "")],
+ENDINGS = {  # of forms, and what their lemma has instead
+    "n": "ies:y es: s: men:man",
+    "v": "ies:y es: s: ied:y d: ed: ying:ie ing:e ing:",
+    "a": "ier:y iest:y r: st: er: est:",
 }
 DEGREES = ("er", "est")
 LEAST = 0.25  # share of a word's occurrences from which a sense of it is a common one
@@ -40,14 +37,13 @@ LISTS = {
 }
 
 
-@dataclass
-class WordNet:
+class WordNet(NamedTuple):
     """The file as it was read: senses are numbers of synsets, and are parsed when a word is asked for."""
 
-    words: dict[tuple[str, str], str] = field(default_factory=dict)
-    synsets: list[str] = field(default_factory=list)
-    irregular: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))  # form → lemmas
-    of_lemma: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))  # lemma → forms
+    words: dict[tuple[str, str], str]
+    synsets: list[str]
+    irregular: dict[tuple[str, str], list[str]]  # form → lemmas
+    of_lemma: dict[tuple[str, str], list[str]]  # lemma → forms
 
 
 @cache
@@ -58,7 +54,7 @@ def wordnet_inputs() -> dict[str, str]:
 
 @cache
 def _wordnet() -> WordNet:
-    read = WordNet()
+    read = WordNet({}, [], defaultdict(list), defaultdict(list))
     for line in gzip.decompress(FILE.read_bytes()).decode().split("\n"):
         kind, _, rest = line.partition(" ")
         if kind == "synset":
@@ -112,7 +108,8 @@ def lemma(word: str, primitive: str) -> str:
 def _stems(word: str, part: str) -> list[str]:
     """Return the lemmas of which a word is a form, the likeliest first: irregular forms before rare lemmas ("men")."""
     stems = [*_wordnet().irregular.get((part, word), ()), word]
-    stems += [word[: -len(old)] + new for old, new in ENDINGS.get(part, ()) if word.endswith(old)]
+    endings = (ending.split(":") for ending in ENDINGS.get(part, "").split())
+    stems += [word.removesuffix(old) + new for old, new in endings if word.endswith(old)]
     return [stem for stem in dict.fromkeys(stems) if (part, stem) in _wordnet().words and _tags(word, stem, part)]
 
 
@@ -209,9 +206,8 @@ def _senses(stem: str, part: str, least: float = LEAST) -> frozenset[int]:
     """Return the common senses of a lemma."""
     counted = [(synset, count) for synset, count, _ in _all_senses(stem, part)]
     total = sum(count for _, count in counted)
-    if not total:
-        return frozenset(synset for synset, _ in counted[:UNCOUNTED])
-    return frozenset(synset for synset, count in counted if count >= least * total)
+    common = [pair for pair in counted if pair[1] >= least * total] if total else counted[:UNCOUNTED]
+    return frozenset(synset for synset, _ in common)
 
 
 def _all_senses(stem: str, part: str) -> list[tuple[int, int, int]]:
