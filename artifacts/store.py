@@ -29,11 +29,10 @@ from penumbra.artifacts.schemas import SCHEMAS, conform, decode, encode, frame_o
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["DRAFTS", "MANIFEST", "REJECTED", "ArtifactError", "Store"]
+__all__ = ["MANIFEST", "REJECTED", "ArtifactError", "Store"]
 
 USE = "use~"  # leases of runs that use artifacts of a data set begin so
 REJECTED = "_rejected"  # folder of the rejected rows
-DRAFTS = "_drafts"  # folder of unfinished work on a part
 RECORD = "_records/part-{:05d}.json"  # a part's record
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft that a kill left
 Progress = Callable[[int, int, int], None]
@@ -265,8 +264,6 @@ class Store(Catalogue):
         digests = manifest.digests.items()
         remember((f"{self.root}/{path_of(artifact, name)}", stamps.get(name, ""), digest) for name, digest in digests)
         self.files.write(path_of(artifact, MANIFEST), manifest.model_dump_json(indent=1).encode())
-        if self.files.exists(path_of(artifact, DRAFTS)):
-            self.files.remove(path_of(artifact, DRAFTS))
 
     def write(
         self, artifact: Artifact, index: int, part: Part, files: Mapping[str, FileStatus] | None = None

@@ -140,8 +140,7 @@ class Place:
 
     def drafts(self) -> list[str]:
         """Return the temporary files of unfinished runs."""
-        left = [*self.store.rglob(".*"), *self.store.rglob("_drafts")]
-        return [str(path.relative_to(self.store)) for path in left if path.parent != self.store]
+        return [str(it.relative_to(self.store)) for it in self.store.rglob(".*") if it.parent != self.store]
 
     def made(self) -> list[tuple[int, str, str]]:
         """Return process, artifact, and part or epoch of everything that runs have finished."""

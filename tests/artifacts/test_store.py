@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from penumbra.artifacts import files as digests
 from penumbra.artifacts.manifest import Artifact, Part, Work, WrittenPart, rejection
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import DRAFTS, ArtifactError, Store
+from penumbra.artifacts.store import ArtifactError, Store
 
 PARENT = Artifact(root="/r", dataset="d", stage="tags", key="0" * 16)
 WORK = Work("scenes", "dictionary", 1, {"ratio": 0.5, "names": ["a"]}, (PARENT,), {"train": "ab12"})
@@ -123,13 +123,11 @@ def test_other_readers_open_the_folder_as_one_table(store: Store) -> None:
 
     def parts() -> Iterator[Callable[[], Part]]:
         store.write_file(artifact, "_sheet.jpg", b"a picture")
-        store.write_file(artifact, f"{DRAFTS}/unfinished.npz", b"a draft")
         yield from Makers()
         assert ds.dataset(artifact.path).count_rows() == 2 * PARTS, "before the manifest is written"
 
     store.build(WORK, parts())
     assert {path.name for path in folder(artifact).iterdir()} > {"_manifest.json", "_rejected", "_sheet.jpg"}
-    assert not (folder(artifact) / DRAFTS).exists()
     rows = store.table(artifact).to_pylist()
     assert len(rows) == 2 * PARTS
     assert ds.dataset(artifact.path).to_table().to_pylist() == rows

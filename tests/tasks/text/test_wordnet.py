@@ -18,33 +18,28 @@ def test_the_file_is_the_one_that_the_workshop_makes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "expected"),
+    ("words", "expected"),
     [
         ("stir", "VB VBP"),
-        ("dices", "NNS VBZ"),
+        ("dices pants", "NNS VBZ"),
         ("chopped", "JJ VBD VBN"),
         ("sits", "VBZ"),
         ("ran", "VBD"),
         ("taken", "JJ VBN"),
         ("putting", "NN VBG"),
-        ("spatula", "NN"),
-        ("celery", "NN"),
-        ("knives", "NNS"),
-        ("women", "NNS"),
-        ("pants", "NNS VBZ"),
+        ("spatula celery", "NN"),
+        ("knives women", "NNS"),
         ("bigger", "JJR"),
         ("prettiest", "JJS"),
         ("quickly", "RB"),
         ("under", "IN"),
         ("up", "IN RP"),
-        *(
-            (word, "")
-            for word in ("he", "the", "her", "it", "is", "I", "childs", "stoped", "goed", "hav", "Paris", "xyzzy")
-        ),
+        ("he the her it is I childs stoped goed hav Paris xyzzy", ""),
     ],
 )
-def test_forms_of_common_words_and_of_no_others(word: str, expected: str) -> None:
-    assert " ".join(sorted({tag for _, tag in forms(word)})) == expected
+def test_forms_of_common_words_and_of_no_others(words: str, expected: str) -> None:
+    for word in words.split():
+        assert " ".join(sorted({tag for _, tag in forms(word)})) == expected
 
 
 def test_lemma_of_a_form() -> None:
@@ -52,23 +47,21 @@ def test_lemma_of_a_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "primitive"),
+    ("pairs", "primitive"),
     [
-        *((pair, "verb") for pair in ("lifts takes", "wipes spreads", "puts places", "put pour", "makes roasts")),
-        *(
-            (pair, "verb")
-            for pair in ("hold carries", "holding eating", "begins starts", "fry cook", "shut close", "chop cut")
-        ),
-        *((pair, "noun") for pair in ("man person", "food bread", "couch sofa", "pictures photos", "carrot vegetable")),
-        *((pair, "preposition") for pair in ("in into", "on onto", "under beneath")),
+        ("lifts takes, wipes spreads, puts places, put pour, makes roasts, hold carries", "verb"),
+        ("holding eating, begins starts, fry cook, shut close, chop cut", "verb"),
+        ("man person, food bread, couch sofa, pictures photos, carrot vegetable", "noun"),
+        ("in into, on onto, under beneath", "preposition"),
         ("quickly rapidly", "adverb"),
         ("big large", "adjective"),
     ],
 )
-def test_a_word_that_may_be_true_of_the_same_moment_is_entailed_both_ways(pair: str, primitive: str) -> None:
-    first, second = pair.split()
-    assert is_entailed(first, second, primitive)
-    assert is_entailed(second, first, primitive)
+def test_a_word_that_may_be_true_of_the_same_moment_is_entailed_both_ways(pairs: str, primitive: str) -> None:
+    for pair in pairs.split(", "):
+        first, second = pair.split()
+        assert is_entailed(first, second, primitive), pair
+        assert is_entailed(second, first, primitive), pair
 
 
 def test_who_opens_a_box_holds_it_and_who_holds_it_need_not_open_it() -> None:
@@ -97,19 +90,11 @@ def test_words_that_exclude_each_other_are_not_entailed(pairs: str, primitive: s
 
 
 def test_valence_of_verbs() -> None:
-    assert [verb for verb in ("put", "chop", "sit", "sneeze", "open") if takes_object(verb)] == ["put", "chop", "open"]
-    assert [verb for verb in ("put", "throw", "sit", "sneeze", "open") if stands_alone(verb)] == [
-        *("sit", "sneeze", "open")
-    ]
-    assert takes_object("xyzzy")
-    assert stands_alone("xyzzy")
+    verbs = ("put", "chop", "sit", "sneeze", "open", "xyzzy")
+    assert [verb for verb in verbs if takes_object(verb)] == ["put", "chop", "open", "xyzzy"]
+    assert [verb for verb in verbs if stands_alone(verb)] == ["sit", "sneeze", "open", "xyzzy"]
 
 
 def test_terms_of_two_words() -> None:
     assert {"soy", "tomato"} <= set(wordnet.terms()["sauce"])
     assert "cake" not in wordnet.terms()["bowl"]
-
-
-def test_the_file_is_read_once() -> None:
-    forms("cup")
-    assert wordnet._wordnet() is wordnet._wordnet()
