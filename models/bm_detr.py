@@ -86,7 +86,7 @@ class BMDETR(GroundingModel):
         self.initialise([self.encoder, self.position_scale, self.decoder])
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
-        """Ground every text in its video; `inputs.hard_text` holds the K negative queries of each.
+        """Ground every text in its video; `inputs.text` holds K negative queries of each, too.
 
         A negative query without a token (its mask is all False) counts as none. `negative` changes nothing but
         `existence`: a text of another video says nothing about this video's background.

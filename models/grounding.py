@@ -5,7 +5,6 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from penumbra.models.transformer import MLP, Dropout
 
@@ -52,10 +51,8 @@ class Inputs:
 
     video: Tensor  # [batch, clips, video_dim], features followed by the two temporal endpoint channels
     video_mask: Tensor  # [batch, clips]
-    text: Tensor  # [batch, words, text_dim]
-    text_mask: Tensor  # [batch, words]
-    hard_text: Tensor | None = None  # [levels, batch, hard words, text_dim], hard negatives of a query, mildest first
-    hard_mask: Tensor | None = None  # [levels, batch, hard words]
+    text: Tensor  # [1 + levels, batch, words, text_dim], the queries, then their hard negatives, mildest first
+    text_mask: Tensor  # [1 + levels, batch, words]
 
 
 class Alignment(NamedTuple):
@@ -136,7 +133,7 @@ class InputProjection(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[batch, length, width] to [batch, length, hidden]."""
+        """[..., length, width] to [..., length, hidden]."""
         for number, stage in enumerate(self.stages):
             features = features.relu() if number else features
             features = stage["linear"](self.dropout(stage["norm"](features)))  # type: ignore[index]
@@ -213,20 +210,13 @@ class GroundingModel(nn.Module):
         expected = self.settings.video_dim, self.settings.text_dim
         if widths != expected:
             raise ValueError(f"video and text features of {widths} channels, but the model takes {expected}")
-        text = self.text_projection(inputs.text)  # [batch, words, hidden]
-        tokens, masks, levels = [text], [inputs.text_mask], 0
-        negative = negative and len(text) > 1
+        text, mask = self.text_projection(inputs.text), inputs.text_mask  # [1 + levels, batch, words, hidden]
+        levels, batch = len(text) - 1, text.shape[1]
+        negative = negative and batch > 1
         if negative:
-            tokens.append(text.roll(-1, 0))
-            masks.append(inputs.text_mask.roll(-1, 0))
-        if inputs.hard_text is not None and inputs.hard_mask is not None:
-            levels = len(inputs.hard_mask)
-            tokens.append(self.text_projection(inputs.hard_text.flatten(0, 1)))
-            masks.append(inputs.hard_mask.flatten(0, 1))
-        longest = max(mask.shape[1] for mask in masks)
-        padded = [functional.pad(token, (0, 0, 0, longest - token.shape[1])) for token in tokens]
-        masks = [functional.pad(mask, (0, longest - mask.shape[1])) for mask in masks]
-        return StackedTexts(torch.cat(padded), torch.cat(masks), negative, levels, len(text))
+            text = torch.cat((text[:1], text[:1].roll(-1, 1), text[1:]))
+            mask = torch.cat((mask[:1], mask[:1].roll(-1, 1), mask[1:]))
+        return StackedTexts(text.flatten(0, 1), mask.flatten(0, 1), negative, levels, batch)
 
     def place_texts(self, texts: StackedTexts) -> Tensor:
         """Return positions [groups·batch, words, hidden]: zeros, or the positive text's for all, as published."""

@@ -56,9 +56,8 @@ class ShineLosses(LossSettings):
     Where the paper leaves something open, both follow the released code: the divergence of the fine ranking squashes
     saliency with a sigmoid and stops the gradient of its first argument (`losses.divergence`); a moment that covers the
     whole video is compared with clip 0 (`losses.coarse_intra`); the negative-pair loss is a sum over clips; the
-    contrastive loss keeps QVHighlights' twelve ranks on data with one rank, which divides it by twelve
-    (`losses.rank_contrastive`); the negative query is the next sample of the batch; both rankings share the
-    saliency loss's weight, in addition to their own coefficients.
+    contrastive loss keeps QVHighlights' twelve ranks on data with one rank (`losses.rank_contrastive`); the negative
+    query is the next sample of the batch; both rankings share the saliency loss's weight, beside their own.
     """
 
     shine: bool = False

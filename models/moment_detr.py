@@ -57,8 +57,7 @@ class MomentDETR(GroundingModel):
         logits, spans = self.heads(states)
         outputs = Outputs(logits, spans.sigmoid(), *saliency, existence=existence)
         if self.align_heads is not None:
-            words = memory[:, clips : clips + inputs.text.shape[1]]  # hard negatives may be longer
-            parts = {"query": states, "text": words, "video": memory[:, :clips]}
+            parts = {"query": states, "text": memory[:, clips:], "video": memory[:, :clips]}
             vectors = (functional.normalize(self.align_heads[name](x).float(), dim=-1) for name, x in parts.items())
             outputs.align = Alignment(*vectors)
         return outputs

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.models.bm_detr import BMDETR
@@ -84,30 +85,27 @@ class Golden:
         load_weights(model, convert(self.official_weights))
         return model
 
-    def inputs(self, hard: bool = False) -> Inputs:
-        more = (self.tensor("in.src_hn_txt"), self.tensor("in.src_hn_txt_mask") > 0) if hard else (None, None)
-        return Inputs(
-            self.tensor("in.src_vid"),
-            self.tensor("in.src_vid_mask") > 0,
-            self.tensor("in.src_txt"),
-            self.tensor("in.src_txt_mask") > 0,
-            *more,
-        )
+    def inputs(self, others: str = "") -> Inputs:
+        """Return the batch, with the other texts of this name: BM-DETR's negative queries, SHINE's hard negatives."""
+        texts, masks = [], []
+        longest = max(self.arrays[f"in.{name}"].shape[-2] for name in ("src_txt", others) if name)
+        for name in ("src_txt", others) if others else ("src_txt",):
+            text, mask = self.tensor(f"in.{name}"), self.tensor(f"in.{name}_mask") > 0
+            padding = longest - mask.shape[-1]
+            texts.append(functional.pad(text.view(-1, *text.shape[-3:]), (0, 0, 0, padding)))
+            masks.append(functional.pad(mask.view(-1, *mask.shape[-2:]), (0, padding)))
+        video, video_mask = self.tensor("in.src_vid"), self.tensor("in.src_vid_mask") > 0
+        return Inputs(video, video_mask, torch.cat(texts), torch.cat(masks))
+
+    def shifted_inputs(self) -> Inputs:
+        """Return BM-DETR's training batch: videos as they are, then shifted, with their query and a negative one."""
+        batch = self.inputs("neg_src_txt")
+        video = torch.cat((batch.video, self.tensor("in.shifted_vid")))
+        mask = torch.cat((batch.video_mask, self.tensor("in.shifted_vid_mask") > 0))
+        return Inputs(video, mask, batch.text.repeat(1, 2, 1, 1), batch.text_mask.repeat(1, 2, 1))
 
     def targets(self) -> Targets:
         return self._targets("tgt.", "in.src_vid_mask")
-
-    def shifted_inputs(self) -> Inputs:
-        """BM-DETR's training batch: videos as they are, then shifted, each beside its query and a negative one."""
-        texts = [
-            self.tensor(f"in.{name}").repeat(2, *([1] * (self.arrays[f"in.{name}"].ndim - 1)))
-            for name in ("src_txt", "src_txt_mask", "neg_src_txt", "neg_src_txt_mask")
-        ]
-        video, mask = (
-            torch.cat([self.tensor(f"in.{name}") for name in names])
-            for names in (("src_vid", "shifted_vid"), ("src_vid_mask", "shifted_vid_mask"))
-        )
-        return Inputs(video, mask > 0, texts[0], texts[1] > 0, texts[2][None], texts[3][None] > 0)
 
     def shifted_targets(self) -> Targets:
         """The truth of `shifted_inputs`."""

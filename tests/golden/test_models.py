@@ -21,8 +21,8 @@ shine_files = pytest.mark.parametrize("path", golden_files("shine"), ids=lambda 
 def run(golden: Golden, model: nn.Module) -> Outputs:
     if golden.config["model"] == "bm_detr":
         return model(golden.shifted_inputs())  # type: ignore[no-any-return]
-    hard = golden.config["model"] == "shine"
-    found: Outputs = model(golden.inputs(hard), negative=golden.config["model"] != "moment_detr")
+    inputs = golden.inputs("src_hn_txt" if golden.config["model"] == "shine" else "")
+    found: Outputs = model(inputs, negative=golden.config["model"] != "moment_detr")
     return found
 
 

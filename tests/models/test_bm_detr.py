@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from penumbra.models.grounding import Inputs, Outputs
-from penumbra.models.losses import frame_probability
-from tests.models.test_losses import targets
 from tests.models.test_models import inputs, model
 
 
 def with_negative(batch: Inputs) -> Inputs:
     """Each query beside the next sample's as its negative."""
-    return replace(batch, hard_text=batch.text.roll(-1, 0)[None], hard_mask=batch.text_mask.roll(-1, 0)[None])
+    text, mask = batch.text, batch.text_mask
+    return replace(batch, text=torch.cat((text, text.roll(-1, 1))), text_mask=torch.cat((mask, mask.roll(-1, 1))))
 
 
 def probability(found: Outputs) -> torch.Tensor:
@@ -25,10 +24,8 @@ def probability(found: Outputs) -> torch.Tensor:
 def test_a_clip_is_probable_that_fits_the_query_and_not_the_negative() -> None:
     net, batch = model("bm_detr").eval(), inputs()
     both = with_negative(batch)
-    assert both.hard_text is not None
-    assert both.hard_mask is not None
     own = probability(net(batch))
-    other = probability(net(replace(batch, text=both.hard_text[0], text_mask=both.hard_mask[0])))
+    other = probability(net(replace(batch, text=both.text[1:], text_mask=both.text_mask[1:])))
     joint: Outputs = net(both)
     torch.testing.assert_close(probability(joint), own * (1 - other))
     assert torch.equal(own > 0, batch.video_mask)
@@ -54,10 +51,9 @@ def test_the_papers_decoder_sees_the_weighted_clips() -> None:
 def test_without_a_negative_the_query_decides_alone() -> None:
     net, batch = model("bm_detr").eval(), inputs()
     some = with_negative(batch)
-    assert some.hard_mask is not None
-    mask = some.hard_mask.clone()
-    mask[0, 1] = False
-    found, whole, own = (probability(net(x)) for x in (replace(some, hard_mask=mask), some, batch))
+    mask = some.text_mask.clone()
+    mask[1, 1] = False
+    found, whole, own = (probability(net(x)) for x in (replace(some, text_mask=mask), some, batch))
     torch.testing.assert_close(found[1], own[1])
     torch.testing.assert_close(found[[0, 2, 3]], whole[[0, 2, 3]])
 
@@ -83,15 +79,3 @@ def test_every_component_can_be_left_out_and_the_others_learn(change: dict[str, 
     still = {n for n, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
     # a key's bias shifts all logits alike, and the first decoder layer's content is zero
     assert not {n for n in still if "in_bias" not in n and "key" not in n and "decoder.layers.0" not in n}
-
-
-# -- losses ----------------------------------------------------------------------------------------------------------
-
-
-def test_frame_probability_is_lowest_where_the_moment_alone_is_probable() -> None:
-    truth = targets()
-    right, wrong = truth.inside.float(), truth.outside.float()
-    assert float(frame_probability(right, truth)) == 0
-    assert float(frame_probability(wrong, truth)) == 2
-    whole = replace(truth, clip_scores=truth.video_mask.float())  # no clip is outside
-    assert float(frame_probability(whole.inside.float(), whole)) == 0

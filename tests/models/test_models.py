@@ -41,19 +41,17 @@ def inputs(clips: tuple[int, ...] = CLIPS, words: tuple[int, ...] = WORDS, hard:
     text = torch.randn(4, len(words), max(words), SIZES["text_dim"], generator=generator)
     video_mask = torch.arange(max(clips)) < torch.tensor(clips)[:, None]
     text_mask = torch.arange(max(words)) < torch.tensor(words)[:, None]
-    found = Inputs(video * video_mask[..., None], video_mask, text[0] * text_mask[..., None], text_mask)
-    if hard:
-        found = replace(found, hard_text=text[1:] * text_mask[..., None], hard_mask=text_mask.expand(3, -1, -1))
-    return found
+    texts = 4 if hard else 1
+    text_mask = text_mask.expand(texts, -1, -1)
+    return Inputs(video * video_mask[..., None], video_mask, text[:texts] * text_mask[..., None], text_mask)
 
 
 def alone(batch: Inputs, sample: int) -> Inputs:
     """One sample without its neighbours and without their padding."""
-    clips, words = int(batch.video_mask[sample].sum()), int(batch.text_mask[sample].sum())
+    clips, words = int(batch.video_mask[sample].sum()), int(batch.text_mask[0, sample].sum())
     one = slice(sample, sample + 1)
-    return Inputs(
-        batch.video[one, :clips], batch.video_mask[one, :clips], batch.text[one, :words], batch.text_mask[one, :words]
-    )
+    video, text = (one, slice(clips)), (slice(None), one, slice(words))
+    return Inputs(batch.video[video], batch.video_mask[video], batch.text[text], batch.text_mask[text])
 
 
 def differences(name: str, **changes: Any) -> float:
@@ -78,20 +76,12 @@ def test_hard_negatives_are_scored_as_if_each_were_the_text(name: str) -> None:
     found: Outputs = net(batch, negative=True)
     assert found.saliency_hard is not None
     assert found.saliency_negative is not None
-    assert batch.hard_text is not None
     for level in range(3):
-        single = net(replace(batch, text=batch.hard_text[level], hard_text=None, hard_mask=None))
+        own = slice(1 + level, 2 + level)
+        single = net(replace(batch, text=batch.text[own], text_mask=batch.text_mask[own]))
         torch.testing.assert_close(found.saliency_hard[level], single.saliency, atol=1e-5, rtol=0)
-    rolled = replace(batch, text=batch.text.roll(-1, 0), text_mask=batch.text_mask.roll(-1, 0), hard_text=None)
+    rolled = replace(batch, text=batch.text[:1].roll(-1, 1), text_mask=batch.text_mask[:1].roll(-1, 1))
     torch.testing.assert_close(found.saliency_negative, net(rolled).saliency, atol=1e-5, rtol=0)
-
-
-def test_hard_negatives_may_be_longer_than_the_text() -> None:
-    short, long = inputs(words=(2, 1, 1, 2)), inputs(hard=True)
-    mixed = replace(short, hard_text=long.hard_text, hard_mask=long.hard_mask)
-    found = model()(mixed, negative=True).saliency_hard
-    assert found is not None
-    torch.testing.assert_close(found, model()(long).saliency_hard, atol=1e-5, rtol=0)
 
 
 def test_features_of_another_width_are_refused_by_name() -> None:

@@ -119,36 +119,31 @@ class DeviceData:
         )
         names = ("video", "text", "windows", "window_count", "extremes")
         self.columns = {name: getattr(examples, name).to(device) for name in names}
-        self.host = {name: getattr(examples, name).numpy() for name in ("video", "text")}
+        self.video = examples.video.numpy()  # of each query, known without waiting for the device
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def inputs(self, rows: Tensor, hard: Tensor | None = None) -> Inputs:
         """Return what the model reads of some rows, with the texts [levels, batch] of their hard negatives."""
-        multiple, host = MULTIPLE if self.group_by_length else 1, rows.numpy()
-        longest = self.videos.longest(self.host["video"][host], multiple)
-        words = self.texts.longest(self.host["text"][host], multiple)
-        if hard is not None:
-            words = max(words, self.texts.longest(hard.numpy(), multiple))
-        index = rows.to(self.device, non_blocking=True)
-        video, video_mask = self.videos.gather(self.columns["video"][index], longest)
-        video = torch.cat((video.float(), endpoint_features(video_mask)), dim=-1)
-        text, text_mask = self.texts.gather(self.columns["text"][index], words)
-        if hard is None:
-            return Inputs(video, video_mask, text.float(), text_mask)
-        hard_text, hard_mask = self.texts.gather(hard.to(self.device, non_blocking=True), words)
-        return Inputs(video, video_mask, text.float(), text_mask, hard_text.float(), hard_mask)
+        multiple, index = MULTIPLE if self.group_by_length else 1, rows.to(self.device, non_blocking=True)
+        longest = self.videos.longest(self.video[rows.numpy()], multiple)
+        video, mask = self.videos.gather(self.columns["video"][index], longest)
+        texts = self.examples.text[rows][None]
+        texts = texts if hard is None else torch.cat((texts, hard))
+        words = self.texts.longest(texts.numpy(), multiple)
+        text, text_mask = self.texts.gather(texts.to(self.device, non_blocking=True), words)
+        return Inputs(torch.cat((video.float(), endpoint_features(mask)), dim=-1), mask, text.float(), text_mask)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
         """Return the rows of each batch of an epoch, on the CPU, as a function of both numbers."""
         if self.group_by_length:
-            return length_groups(self.videos.host_lengths[self.host["video"]], self.batch_size, seed, epoch)
+            return length_groups(self.videos.host_lengths[self.video], self.batch_size, seed, epoch)
         return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
         """Return what the model reads of some rows, and their ground truth."""
-        rows = apart(rows, self.host["video"]) if self.negatives_apart else rows
+        rows = apart(rows, self.video) if self.negatives_apart else rows
         index, hard, present = rows.to(self.device, non_blocking=True), None, None
         if self.hard_levels:
             hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]  # [levels, batch]

@@ -213,10 +213,6 @@ class Examples:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def qids(self) -> tuple[str, ...]:
-        return tuple(row["qid"] for row in self.rows)
-
 
 def clip_range(start: float, end: float, clips: int, clip_length: float) -> tuple[int, int]:
     """Return the first and last clip of a window: truncated, inside the video, at least one clip."""

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from penumbra.artifacts.errors import ArtifactError
-from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.examples import (
@@ -69,24 +69,24 @@ def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
     Raises `ArtifactError` naming the key that is not there, `FeatureError` an encoder.
     """
     store, dataset = Store(), annotations.dataset
-    named: dict[str, Any] = {
-        stage: store.with_key(dataset, stage, key)
-        for stage in ("negatives", "in_video_negatives")
-        if (key := getattr(inputs, stage))
-    }
+
+    def features(stage: str, name: str) -> Artifact:
+        if newest := newest_of_encoder(dataset, stage, name):
+            return newest
+        if set(name) <= set("0123456789abcdef"):
+            return store.with_key(dataset, stage, name)
+        store.newest(dataset, stage)  # raises if there is none
+        raise FeatureError(f"no {dataset}/{stage} of encoder {name!r} below {store.root}: run extract-features with it")
+
+    named: dict[str, Any] = {}
+    for stage in ("negatives", "in_video_negatives"):
+        if key := getattr(inputs, stage):
+            named[stage] = store.with_key(dataset, stage, key)
     if inputs.text_features:
-        named["text_features"] = _features_named(store, dataset, "text_features", inputs.text_features)
-    videos = [_features_named(store, dataset, "video_features", name) for name in inputs.video_features]
-    return {**named, "video_features": tuple(videos)} if videos else named
-
-
-def _features_named(store: Store, dataset: str, stage: str, name: str) -> Artifact:
-    if newest := newest_of_encoder(dataset, stage, name):
-        return newest
-    if set(name) <= set("0123456789abcdef"):
-        return store.with_key(dataset, stage, name)
-    store.newest(dataset, stage)  # raises if there is none
-    raise FeatureError(f"no {dataset}/{stage} of encoder {name!r} below {store.root}: run extract-features with it")
+        named["text_features"] = features("text_features", inputs.text_features)
+    if inputs.video_features:
+        named["video_features"] = tuple(features("video_features", name) for name in inputs.video_features)
+    return named
 
 
 def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
@@ -138,15 +138,13 @@ def judging_negatives(annotations: Artifact) -> tuple[Artifact, ...]:
 
 def newest_of_encoder(dataset: str, stage: str, encoder: str) -> Artifact | None:
     """Return the newest features of an encoder, if there are any."""
-    several = [it for it in Store().find(dataset, stage) if encoder_of(it) == encoder]
+
+    def encoder_of(made: dict[str, Any]) -> str:  # as the column `encoder` names it
+        return str(made.get("encoder") or "+".join(source["name"] for source in made.get("imported", [])))
+
+    several = [it for it in Store().find(dataset, stage) if encoder_of(it.parameters) == encoder]
     Store().announce_newest(several)
     return Store().reference(several[-1]) if several else None
-
-
-def encoder_of(features: Manifest) -> str:
-    """Return the encoder of features, as their column `encoder` names it."""
-    made = features.parameters
-    return str(made.get("encoder") or "+".join(source["name"] for source in made.get("imported", [])))
 
 
 @dataclass(frozen=True)
@@ -203,13 +201,9 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
     if sources.visual_dynamic_queries is not None:
         split = store.rows(sources.visual_dynamic_queries, ["qid", "static", "dynamic"])
         parts = {row["qid"]: (row["static"], row["dynamic"]) for row in split}
-    return Loaded(videos, texts, rows, dict(negatives), in_video, parts, _judging_sentences(sources.judging))
-
-
-def _judging_sentences(several: Iterable[Artifact]) -> dict[str, dict[str, str]]:
-    """Return the false sentences of each query by their kind."""
-    sentences: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for row in (row for it in several for row in Store().rows(it, ["qid", "level", "provider", "negative"])):
-        kind = f"level {row['level']} by {row['provider']}" if row["level"] else row["provider"]
-        sentences[row["qid"]].setdefault(kind, row["negative"])
-    return dict(sentences)
+    judging: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for artifact in sources.judging:
+        for row in store.rows(artifact, ["qid", "level", "provider", "negative"]):
+            kind = f"level {row['level']} by {row['provider']}" if row["level"] else row["provider"]
+            judging[row["qid"]].setdefault(kind, row["negative"])
+    return Loaded(videos, texts, rows, dict(negatives), in_video, parts, dict(judging))

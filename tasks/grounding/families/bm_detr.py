@@ -1,7 +1,7 @@
 """BM-DETR (Jung et al., WACV 2025): negative queries and temporal shifting in training, neither in prediction."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -9,14 +9,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.models.bm_detr import BMDETR, BMDETRSettings
-from penumbra.models.grounding import GroundingModel, Inputs
+from penumbra.models.grounding import Inputs
 from penumbra.models.loss_settings import BMDETRLosses
 from penumbra.models.losses import Targets, mean_over
 from penumbra.models.spans import to_spans, to_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, draw_pairs
 from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig, Prediction
-from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outputs_of, predict
+from penumbra.tasks.grounding.configs import Ranking
+from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig
+from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outputs_of
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
 NEARLY = 1e-4  # clips; a time that is nearer to a clip's border counts as on it
@@ -72,21 +73,6 @@ class BMDETRConfig(DETRConfig):
 # -- negative queries -------------------------------------------------------------------------------------------------
 
 
-def negative_pools(examples: Examples, kind: Negatives) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows of the texts that may be each query's negative, query by query, and their offsets [n + 1].
-
-    The third says which of the texts are generated, and so false of the whole video.
-    """
-    rows, generated, counts = list[int](), list[bool](), [0]
-    for others, hard, present in zip(examples.in_video, examples.hard.T, examples.hard_present.T, strict=True):
-        inside = others if kind in ("in_video", "both") else []
-        made = hard[present].tolist() if kind in ("generated", "both") else []
-        rows += [*inside, *made]
-        generated += [False] * len(inside) + [True] * len(made)
-        counts.append(len(rows))
-    return torch.tensor(rows, dtype=torch.long), torch.tensor(counts), torch.tensor(generated, dtype=torch.bool)
-
-
 def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
     """Return the rows of each batch of an epoch: every query once, no two of a video in a batch, sizes nearly equal.
 
@@ -104,27 +90,31 @@ def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 class BackgroundData(DeviceData):
-    """Training queries of BM-DETR on one device. A batch never holds two queries of one video.
-
-    `loaded` and `options` are those of `DeviceData`.
-    """
+    """Training queries of BM-DETR on one device. A batch never holds two queries of one video."""
 
     def __init__(
-        self, *loaded: Any, negatives: Negatives, shifting: BMDETROptions | None = None, **options: Any
+        self,
+        examples: Examples,
+        device: torch.device,
+        *,
+        negatives: Negatives,
+        shifting: BMDETROptions | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(*loaded, **options)
-        self.negatives, self.shifting, device = negatives, shifting, self.device
-        rows, offsets, generated = negative_pools(self.examples, negatives)
-        self.pool = torch.cat((rows, rows.new_zeros(1))).to(device)  # never empty
-        self.pool_false = torch.cat((generated, generated.new_zeros(1))).to(device)
-        self.pool_starts, self.pool_sizes = offsets[:-1].to(device), offsets.diff().to(device)
-        lengths = np.append(self.texts.host_lengths[rows.numpy()], 0)
-        ends = np.minimum(offsets[:-1].numpy(), len(rows))
-        longest = np.maximum.reduceat(lengths, ends) if len(ends) else lengths
-        self.pool_longest = np.where(offsets.diff().numpy() > 0, longest, 1)
+        super().__init__(examples, device, **options)
+        self.negatives, self.shifting = negatives, shifting
+        hard = zip(examples.hard.T, examples.hard_present.T, strict=True)
+        generated = [it[present].tolist() if negatives in ("generated", "both") else [] for it, present in hard]
+        inside = [others if negatives in ("in_video", "both") else [] for others in examples.in_video]
+        several = [[*others, *made] for others, made in zip(inside, generated, strict=True)]
+        most = max([1, *map(len, several)])
+        filled = [(it + [own] * most)[:most] for it, own in zip(several, examples.text.tolist(), strict=True)]
+        self.pool = torch.tensor(filled, dtype=torch.long).view(-1, most)  # [N, most], texts of each query's negatives
+        counts = {"negatives": torch.tensor([*map(len, several)]), "inside": torch.tensor([*map(len, inside)])}
+        self.columns |= {name: it.to(device) for name, it in {"pool": self.pool, **counts}.items()}
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
-        return distinct_videos(self.host["video"], self.batch_size, seed, epoch)
+        return distinct_videos(self.video, self.batch_size, seed, epoch)
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
         inputs, targets = super().batch(rows)
@@ -132,43 +122,34 @@ class BackgroundData(DeviceData):
         inside = self.clips.gather(index, targets.video_mask.shape[1])[0][..., 1]
         targets = replace(targets, clip_scores=inside)  # all relevant clips count alike, graded or not
         if self.negatives != "none":
-            inputs, places = self.with_negatives(inputs, rows, first=False)
-            if targets.false is not None:  # a generated negative has no moment in the video, another query of it has
-                targets = replace(targets, false=torch.cat((targets.false, self.pool_false[places][None])))
+            inputs, false = self.with_negatives(inputs, rows, first=False)
+            if targets.false is not None:
+                targets = replace(targets, false=torch.cat((targets.false, false[None])))
         if self.shifting is None:
             return inputs, targets
-        return both(
-            inputs, targets, *shift(inputs, targets, self.columns["extremes"][index], self.clip_length, self.shifting)
-        )
+        extremes = self.columns["extremes"][index]
+        shifted, shifted_targets = shift(inputs, targets, extremes, self.clip_length, self.shifting)
+        video, mask = torch.cat((inputs.video, shifted.video)), inputs.video_mask.repeat(2, 1)
+        both = Inputs(video, mask, inputs.text.repeat(1, 2, 1, 1), inputs.text_mask.repeat(1, 2, 1))
+        return both, targets.stack(shifted_targets)
 
     def with_negatives(self, inputs: Inputs, rows: Tensor, first: bool) -> tuple[Inputs, Tensor]:
-        """Return inputs with a negative drawn for each query, or its first, and their places in the pool [batch].
+        """Return inputs with a negative drawn for each query, or its first, and which of them [batch] are generated.
 
-        A query without negatives gets no token, and a place at the end.
+        A generated negative has no moment in the video, another query of the video has. A query without negatives gets
+        no token.
         """
         index = rows.to(self.device, non_blocking=True)
-        size = self.pool_sizes[index]
+        size = self.columns["negatives"][index]
         share = torch.zeros(len(rows), device=self.device) if first else torch.rand(len(rows), device=self.device)
         chosen = (share * size).long().minimum((size - 1).clamp(min=0))
-        places = (self.pool_starts[index] + chosen).where(size > 0, len(self.pool) - 1)
-        longest = int(self.pool_longest[rows.numpy()].max())
-        text, mask = self.texts.gather(self.pool[places], longest)
-        mask = mask & (size > 0)[:, None]
-        return replace(inputs, hard_text=text.float()[None], hard_mask=mask[None]), places
-
-
-def both(inputs: Inputs, targets: Targets, shifted: Inputs, shifted_targets: Targets) -> tuple[Inputs, Targets]:
-    """Return two branches, which share texts, as one batch."""
-    hard_text, hard_mask = inputs.hard_text, inputs.hard_mask
-    stacked = Inputs(
-        torch.cat((inputs.video, shifted.video)),
-        inputs.video_mask.repeat(2, 1),
-        inputs.text.repeat(2, 1, 1),
-        inputs.text_mask.repeat(2, 1),
-        None if hard_text is None else hard_text.repeat(1, 2, 1, 1),
-        None if hard_mask is None else hard_mask.repeat(1, 2, 1),
-    )
-    return stacked, targets.stack(shifted_targets)
+        texts = torch.stack((self.columns["text"][index], self.columns["pool"][index, chosen]))
+        words = max(inputs.text.shape[2], self.texts.longest(self.pool[rows].numpy()))
+        text, mask = self.texts.gather(texts, words)
+        mask[1] &= (size > 0)[:, None]
+        return replace(inputs, text=text.float(), text_mask=mask), (chosen >= self.columns["inside"][index]) & (
+            size > 0
+        )
 
 
 # -- the system -------------------------------------------------------------------------------------------------------
@@ -200,47 +181,39 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
         names, matched = super().evidence, self.config.network_options.frame_matcher
         return (*names, "highest probability") if matched and HEAD not in names else names
 
-    def predict(self, model: nn.Module, data: BackgroundData) -> list[Prediction]:  # type: ignore[override]
-        """See `System.predict`. No window ends after the last clip that a video may have."""
-        ranking, end = self.settings.ranking, self._end(data.clip_length)
-        if end is not None:
-            ranking = ranking.model_copy(update={"longest": min(ranking.longest or end, end)})
-        return predict(cast(GroundingModel, model), data, ranking, bf16=self.bf16)
+    def ranking(self, clip_length: float) -> Ranking:
+        """Return how windows are made. None ends after the last clip that a video may have."""
+        ranking, end = self.settings.ranking, self._end(clip_length)
+        return ranking if end is None else ranking.model_copy(update={"longest": min(ranking.longest or end, end)})
 
     def figures(self, model: nn.Module, data: BackgroundData) -> dict[str, float]:
         """Return the paper's Table 9: mean probability of clips in and out of the moment, without and with a negative.
 
         The means are over queries that have a negative (their first); empty without the frame matcher.
         """
-        rows = probabilities(cast(GroundingModel, model), data)
-        if not len(rows):
+
+        def with_negatives(rows: Tensor) -> Inputs:
+            return data.with_negatives(data.inputs(rows), rows, first=True)[0]
+
+        known, means = data.columns["negatives"] > 0, list[float]()
+        if not known.any():
             return {}
-        means: list[float] = rows.mean(0).tolist()
-        return {**dict(zip(FIGURES, means, strict=True)), "queries with a negative": float(len(rows))}
+        for gather in (data.inputs, with_negatives):
+            several = []
+            for rows, outputs in outputs_of(model, data, gather):
+                if outputs.probability is None:
+                    return {}
+                index = rows.to(data.device)
+                flags, mask = data.clips.gather(index, outputs.probability.shape[1])
+                inside = flags[..., 1] > 0
+                sides = [mean_over(outputs.probability, clips) for clips in (inside, mask & ~inside)]
+                several.append(torch.stack(sides, dim=1)[known[index]])
+            means += torch.cat(several).double().mean(0).tolist()
+        return {**dict(zip(FIGURES, means, strict=True)), "queries with a negative": float(known.sum())}
 
     def _end(self, clip_length: float) -> float | None:
         clips = self.settings.inputs.longest_video
         return None if clips is None else clips * clip_length
-
-
-def probabilities(model: GroundingModel, data: BackgroundData) -> np.ndarray:
-    """Return mean probabilities in and outside the moment [n, 4], without and with a negative, of queries with one."""
-
-    def with_negatives(rows: Tensor) -> Inputs:
-        return data.with_negatives(data.inputs(rows), rows, first=True)[0]
-
-    columns = []
-    for gather in (data.inputs, with_negatives):
-        rows = [torch.zeros(0, 2)]
-        for batch, outputs in outputs_of(model, data, gather):
-            if outputs.probability is not None:
-                index = batch.to(data.device)
-                flags, mask = data.clips.gather(index, outputs.probability.shape[1])
-                inside = flags[..., 1] > 0
-                means = [mean_over(outputs.probability, clips) for clips in (inside, mask & ~inside)]
-                rows.append(torch.stack(means, dim=1)[data.pool_sizes[index] > 0].cpu())
-        columns.append(torch.cat(rows))
-    return torch.cat(columns, dim=1).double().numpy()
 
 
 # -- temporal shifting (section 3.4): a moment is cut out of its video and put in elsewhere ---------------------------

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -125,27 +125,24 @@ class DETRSystem(System[ADETR]):
     def evidence(self) -> tuple[str, ...]:
         return (HEAD,) if self.config.loss_settings.existence else ("highest saliency", "best window")
 
+    def ranking(self, clip_length: float) -> Ranking:
+        """Return how windows are made of outputs for clips of this length (s)."""
+        return self.settings.ranking
+
     def predict(self, model: nn.Module, data: DeviceData) -> list[Prediction]:
-        return predict(cast(GroundingModel, model), data, self.settings.ranking, bf16=self.bf16)
-
-
-# -- prediction -------------------------------------------------------------------------------------------------------
-
-
-def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: bool = False) -> list[Prediction]:
-    """Predict every query, in the data's order; saliency is rounded to float16, as the published files hold it."""
-    predictions: list[Prediction | None] = [None] * len(data)
-    for rows, outputs in outputs_of(model, data, data.inputs, bf16=bf16):
-        ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
-        windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
-        saliency = outputs.saliency.half().float().cpu().numpy()
-        evidence = evidence_of(outputs, data.videos.lengths[data.columns["video"][rows.to(data.device)]]).cpu().numpy()
-        lengths = data.videos.host_lengths[data.host["video"][rows.numpy()]]
-        for place, row in enumerate(rows.tolist()):
-            clips = saliency[place, : lengths[place]]
-            qid = data.examples.qids[row]
-            predictions[row] = Prediction(qid, windows[place].numpy(), clips, evidence[place])
-    return [prediction for prediction in predictions if prediction is not None]
+        """See `System.predict`; saliency is rounded to float16, as the published files hold it."""
+        predictions: list[Prediction | None] = [None] * len(data)
+        ranking = self.ranking(data.clip_length)
+        for rows, outputs in outputs_of(model, data, data.inputs, bf16=self.bf16):
+            ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
+            windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
+            saliency = outputs.saliency.half().float().cpu().numpy()
+            lengths = data.videos.host_lengths[data.video[rows.numpy()]]
+            evidence = evidence_of(outputs, torch.from_numpy(lengths).to(data.device)).cpu().numpy()
+            for place, row in enumerate(rows.tolist()):
+                clips, qid = saliency[place, : lengths[place]], data.examples.rows[row]["qid"]
+                predictions[row] = Prediction(qid, windows[place].numpy(), clips, evidence[place])
+        return [prediction for prediction in predictions if prediction is not None]
 
 
 def evidence_of(outputs: Outputs, lengths: Tensor) -> Tensor:
@@ -164,13 +161,13 @@ def evidence_of(outputs: Outputs, lengths: Tensor) -> Tensor:
 
 
 def outputs_of(
-    model: GroundingModel, data: DeviceData, gather: Callable[[Tensor], Inputs], *, bf16: bool = False
+    model: nn.Module, data: DeviceData, gather: Callable[[Tensor], Inputs], *, bf16: bool = False
 ) -> Iterator[tuple[Tensor, Outputs]]:
     """Yield rows of the data and the model's outputs in evaluation; `gather` gives the inputs of some rows.
 
     Videos of a length share a batch, so that little is padded.
     """
-    order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
+    order = np.argsort(data.videos.host_lengths[data.video], kind="stable")
     for rows in torch.split(torch.from_numpy(order), AT_ONCE):
         with evaluating(model, data.device, bf16):
             outputs = model(gather(rows))

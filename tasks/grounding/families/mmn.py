@@ -182,7 +182,7 @@ class MMNSystem(System[AnMMN]):
                 count = int(data.videos.host_lengths[data.examples.video[row]])
                 clip = ((np.arange(count) + 0.5) * options.clips / count).astype(int)
                 windows = best.double().cpu().numpy()
-                predictions[row] = Prediction(data.examples.qids[row], windows, saliency[clip], numbers)
+                predictions[row] = Prediction(data.examples.rows[row]["qid"], windows, saliency[clip], numbers)
         return [prediction for prediction in predictions if prediction is not None]
 
 

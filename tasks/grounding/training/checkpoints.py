@@ -53,7 +53,7 @@ def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
 def read_checkpoint(folder: Path, name: str) -> Checkpoint | None:
     """Return the checkpoint of this name, or None if there is none; raise `RunError` if it is damaged.
 
-    Checkpoints of older versions have no digests.
+    Shipped checkpoints have no digests.
     """
     described = folder / f"{name}.json"
     if not described.is_file():
@@ -77,8 +77,7 @@ def _digest(state: dict[str, Any]) -> str:
 
 def read_best(folder: Path) -> Checkpoint | None:
     """Return the checkpoint of the best epoch, or of the last one if none was chosen; raise `RunError` for damage."""
-    best = read_checkpoint(folder, "best")
-    if best is not None:
+    if best := read_checkpoint(folder, "best"):
         return best
     last = read_checkpoint(folder, "last")
     if last and last.state.get("best") is not None:

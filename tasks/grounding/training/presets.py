@@ -65,8 +65,8 @@ class Settings(BaseSettings):
         """Return the settings that enter the run's key: the model's name, and what differs from the defaults.
 
         So a new parameter at its default changes no key; if a default changes, the stage's version does. Named
-        artifacts are left out because they are parents of the run; `log` and `device` because they do not
-        change what is learned. Keys hold the names that parameters had first, so that no key ever changes.
+        artifacts are parents of the run, and `log` changes nothing that is learned. Keys hold the names that parameters
+        had first, so that no key ever changes.
         """
         left_out = {"training": {"log"}, "inputs": NAMED_ARTIFACTS}
         values = self.model_dump(mode="json", exclude={"model": True, **left_out}, exclude_defaults=True)
@@ -104,8 +104,7 @@ Preset = Annotated[
 @cache
 def presets() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the presets by name: for each group of parameters what differs from the defaults."""
-    loaded: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(PRESETS.read_text(encoding="utf-8"))
-    return loaded
+    return dict(yaml.safe_load(PRESETS.read_text(encoding="utf-8")))
 
 
 def preset_named(name: str | None) -> dict[str, dict[str, Any]]:

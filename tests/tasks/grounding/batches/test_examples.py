@@ -65,7 +65,7 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
     found = DeviceData(make_examples(annotations, {}, video, text), CPU)
     batch, wanted = found.batch(torch.arange(len(annotations))), golden.targets()
     close(batch[0].video, golden.tensor("in.src_vid"), 1e-6)
-    close(batch[0].text, golden.tensor("in.src_txt"), 1e-6)
+    close(batch[0].text[0], golden.tensor("in.src_txt"), 1e-6)
     assert torch.equal(batch[0].video_mask, golden.tensor("in.src_vid_mask") > 0)
     assert torch.equal(batch[1].clip_scores, wanted.clip_scores)
     if max(len(row["windows"]) for row in annotations) <= 5:  # more are drawn at random
@@ -113,7 +113,7 @@ def test_queries_without_usable_features_are_rejected_with_their_reason(fault: s
         chosen.values[place + 1, 3] = float(what.lower())
     prepared = make_examples(found, negatives(found), video, text)
     assert {row["qid"]: row["reason"] for row in prepared.rejected} == {"q1": reason}
-    assert prepared.qids == tuple(f"q{n}" for n in (0, 2, 3, 4, 5, 6, 7))
+    assert [row["qid"] for row in prepared.rows] == [f"q{n}" for n in (0, 2, 3, 4, 5, 6, 7)]
 
 
 def test_a_negative_without_features_counts_as_missing() -> None:
@@ -169,12 +169,10 @@ def test_a_step_may_read_one_hard_negative_of_a_query_drawn_anew() -> None:
     drawn = set()
     for _ in range(40):
         inputs, targets = data.batch(torch.arange(2))
-        assert inputs.hard_text is not None
-        assert inputs.hard_mask is not None
         assert targets.hard_present is not None
         for query, of in enumerate(levels):
             own = {level: texts(2).gather(torch.tensor([texts(2).index[text]]), 6)[0] for level, text in of.items()}
-            text = inputs.hard_text[0, query, : inputs.hard_mask[0, query].sum()]
+            text = inputs.text[1, query, : inputs.text_mask[1, query].sum()]
             level = next((it for it, states in own.items() if states[0, : len(text)].equal(text)), 0)
             assert targets.hard_present[0, query] == (level > 0)  # otherwise it is the query's own text
             drawn.add((query, level))

@@ -89,7 +89,7 @@ def test_a_sentence_has_its_own_text_video_and_windows() -> None:
     videos, texts, number = grounding_data.videos(), grounding_data.texts(24), 0
     for place, video in enumerate((4, 2)):
         for row in found.labelled[video][1]:
-            qid = int(found.examples.qids[row][1:])
+            qid = int(found.examples.rows[row]["qid"][1:])
             assert int(batch[0].video_of[number]) == place
             own = texts.index[f"text {qid}"]
             wanted = texts.values[texts.offsets[own] : texts.offsets[own + 1]]
@@ -106,7 +106,7 @@ def test_predictions_are_whole_moments_kept_apart_and_saliency_is_per_clip(tmp_p
     system, found = system_of(chosen), data(chosen)
     model = system.build(CHANNELS, CHANNELS)
     predictions = system.predict(model, found)
-    assert [p.qid for p in predictions] == list(found.examples.qids)
+    assert [p.qid for p in predictions] == [row["qid"] for row in found.examples.rows]
     for row, prediction in enumerate(predictions):
         windows, duration = prediction.windows, float(found.examples.duration[row])
         assert 1 <= len(windows) <= 4

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part, Work
@@ -115,29 +114,6 @@ def test_training_stops_when_nothing_improves(tmp_path: Path, monkeypatch: pytes
     assert best is not None
     assert (best.state["epoch"], last(tmp_path).state["epoch"]) == (2, 5)
     assert {name.split(".")[0] for name in best.tensors} == {"model"}
-
-
-def memory_around_an_epoch(folder: Path, found: Any) -> None:
-    """Send the process's memory in MB before and after an epoch, with 200 MB freed in pieces between others in use."""
-    loop.keep_memory()
-    blocks = [torch.ones(50_000) for _ in range(1_000)]
-    used, blocks = blocks[::20], []
-    trainer = Trainer(*job(folder, settings({"epochs": 1})), Accelerator(cpu=True))
-    for measured in (lambda: None, trainer.run_epoch):
-        measured()
-        found.put(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6)
-    del used
-
-
-@pytest.mark.skipif(not loop.has_glibc(), reason="another C library manages memory")
-def test_an_epoch_returns_memory_that_was_freed(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    found: Any = context.Queue()
-    process = context.Process(target=memory_around_an_epoch, args=(tmp_path, found))
-    process.start()
-    before, after = found.get(timeout=120), found.get(timeout=120)
-    process.join()
-    assert after < before - 100
 
 
 def test_every_evaluation_is_reported_with_its_progress(tmp_path: Path) -> None:
