@@ -222,7 +222,7 @@ class Store(Catalogue):
         return artifact
 
     def _finish(self, artifact: Artifact, work: Work, records: list[WrittenPart], started: datetime) -> None:
-        """Remove extra parts and drafts, and write the manifest; refuse if an input file has changed."""
+        """Remove extra parts, and write the manifest; refuse if an input file has changed."""
         check_unchanged(work.files)
         notes, reasons, measured = Counter[str](), Counter[str](), defaultdict[str, float](float)
         facts = defaultdict[str, set[str]](set)
@@ -308,16 +308,6 @@ class Store(Catalogue):
             return None
         damaged = any(self._fault(artifact, name, digest) for name, digest in record.digests.items())
         return None if damaged else record
-
-    def write_file(self, artifact: Artifact, name: str, content: bytes) -> None:
-        """Write a file to the folder of the parts; its name begins with `_`. Drafts go when an artifact is finished."""
-        self.files.write(path_of(artifact, name), content)
-
-    def read_file(self, artifact: Artifact, name: str) -> bytes | None:
-        try:
-            return self.files.read(path_of(artifact, name))
-        except FileNotFoundError:
-            return None
 
 
 def _lease_name(artifact: Artifact) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 from pydantic import Field, ValidationError
 
+from penumbra.artifacts.catalogue import path_of
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.markdown import counted, markdown_table, plain
@@ -404,11 +405,12 @@ def tabulate(dataset: str, results: Results) -> Artifact:
     if is_planned():
         return artifact
     page = f"# {dataset}: {results.grid.title}\n\n{results.table()}\n"
-    Store().write_file(artifact, TABLE, page.encode())
+    Store().files.write(path_of(artifact, TABLE), page.encode())
     publish_report(dataset, f"{STAGE}-{results.grid.name}", page)
     return artifact
 
 
 def table_text(artifact: Artifact) -> str:
     """Return the table of an `ablation` artifact, as markdown."""
-    return (Store().read_file(artifact, TABLE) or b"").decode()
+    files, path = Store().files, path_of(artifact, TABLE)
+    return files.read(path).decode() if files.exists(path) else ""

@@ -122,12 +122,12 @@ def test_other_readers_open_the_folder_as_one_table(store: Store) -> None:
     artifact = store.artifact(WORK)
 
     def parts() -> Iterator[Callable[[], Part]]:
-        store.write_file(artifact, "_sheet.jpg", b"a picture")
         yield from Makers()
         assert ds.dataset(artifact.path).count_rows() == 2 * PARTS, "before the manifest is written"
 
     store.build(WORK, parts())
-    assert {path.name for path in folder(artifact).iterdir()} > {"_manifest.json", "_rejected", "_sheet.jpg"}
+    (folder(artifact) / "_table.md").write_text("as an ablation writes it")
+    assert {path.name for path in folder(artifact).iterdir()} > {"_manifest.json", "_rejected", "_records"}
     rows = store.table(artifact).to_pylist()
     assert len(rows) == 2 * PARTS
     assert ds.dataset(artifact.path).to_table().to_pylist() == rows
