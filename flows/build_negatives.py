@@ -4,7 +4,6 @@ penumbra run build-negatives charades-cg
 prefect deployment run build-negatives/charades-cg
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from prefect import State
@@ -14,13 +13,17 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
+from penumbra.tasks.negatives.ask import ask
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill, with_provider
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
+from penumbra.tasks.negatives.judging import FalseSentences, JudgingNegatives, check_splits
 from penumbra.tasks.negatives.parameters import Negatives, NegativeSource, NegativesParameters, QualityConfig, Queries
+from penumbra.tasks.negatives.quality.report import report_quality
 from penumbra.tasks.negatives.report import Rejected, report_negatives
 from penumbra.tasks.negatives.reviews import reviews_of
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
+from penumbra.tasks.negatives.sentence_negatives import make_sentence_negatives
 from penumbra.tasks.stage import plan_if, run
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.embeddings import Embeddings, Encoding
@@ -42,9 +45,16 @@ def build_negatives(
     engine: EngineName = None,
 ) -> State[Negatives]:
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
-    text = {"tagging": tagging, "masking": masking, "filling": filling, "encoding": encoding}
-    chosen = {"choosing": choosing, "pairing": pairing, "judging": judging, "sourcing": sourcing}
-    settings = NegativesParameters.model_validate({**text, **chosen})
+    settings = NegativesParameters(
+        sourcing=sourcing,
+        tagging=tagging,
+        masking=masking,
+        filling=filling,
+        encoding=encoding,
+        choosing=choosing,
+        pairing=pairing,
+        judging=judging,
+    )
     with use_engine(engine):
         result = negatives_of(dataset, settings)
     return completed_state(result, result.outcome)
@@ -61,65 +71,46 @@ def queries_of(dataset: Dataset, settings: NegativesParameters) -> Queries:
 def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
     """Build the negatives; this is the flow's DAG."""
     queries = queries_of(dataset, settings)
-    annotations, tags, _, in_video = queries
+    annotations, tags, embeddings, _ = queries
     dictionary = run(WordCounts(annotations, tags))
-    if settings.sourcing.source != "fills":
-        return sentences_of(queries, dictionary, settings)
-    splits = settings.sourcing.splits
-    if settings.sourcing.is_for_judging:
-        from penumbra.tasks.negatives.judging import check_splits
-
-        check_splits(annotations, splits)
-    masks = run(Masks(annotations, tags, settings.masking, splits))
+    sourcing = settings.sourcing
+    if sourcing.kind:
+        sentences = run(FalseSentences(annotations, sourcing))
+        return completed_negatives(sentences, queries, dictionary, settings)
+    if sourcing.source != "fills":  # whole sentences: nothing is masked or filled
+        sentences = make_sentence_negatives(queries, dictionary, settings, reviews_of(dataset.name))
+        return completed_negatives(sentences, queries, dictionary, settings)
+    if sourcing.is_for_judging:
+        check_splits(annotations, sourcing.splits)
+    masks = run(Masks(annotations, tags, settings.masking, sourcing.splits))
     filling = with_provider(settings.filling, dataset)
-    unanswered = ask_hosted(annotations, tags, masks, dictionary, filling)
+    unanswered = ask(annotations, tags, masks, dictionary, filling) if filling.hosted else {}
     with plan_if(filling.dry_run):  # a dry run only reports the price
         fills = fill(annotations, tags, masks, dictionary, filling, unanswered)
-        stage, embeddings = ChosenNegatives, queries.embeddings
-        if settings.sourcing.is_for_judging:
-            from penumbra.tasks.negatives.judging import JudgingNegatives
-
-            stage, embeddings = JudgingNegatives, run(Embeddings(annotations, settings.encoding, splits))
+        stage: type[ChosenNegatives] = ChosenNegatives
+        if sourcing.is_for_judging:
+            stage, embeddings = JudgingNegatives, run(Embeddings(annotations, settings.encoding, sourcing.splits))
         parents = annotations, tags, masks, dictionary, fills, embeddings
         chosen = run(stage(*parents, settings.choosing, settings.encoding, reviews_of(dataset.name)))
-        quality = quality_of(chosen, queries, settings)
-        rejected = run(Rejected((annotations, tags, masks, *fills, chosen)))
-        result = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
-        return replace(result, outcome=report_negatives(result))
+        return completed_negatives(chosen, queries, dictionary, settings, masks, fills, embeddings)
 
 
-def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesParameters) -> Negatives:
-    """Return negatives that are whole sentences: nothing is masked or filled."""
-    from penumbra.tasks.negatives.sentence_negatives import make_sentence_negatives
-
-    annotations, tags, embeddings, in_video = queries
-    if settings.sourcing.kind:
-        from penumbra.tasks.negatives.judging import FalseSentences
-
-        sentences = run(FalseSentences(annotations, settings.sourcing))
-    else:
-        sentences = make_sentence_negatives(queries, dictionary, settings, reviews_of(annotations.dataset))
-    quality = quality_of(sentences, queries, settings)
-    rejected = run(Rejected((annotations, tags, sentences)))
-    result = Negatives(annotations, tags, dictionary, None, (), embeddings, sentences, in_video, rejected, quality)
+def completed_negatives(
+    negatives: Artifact,
+    queries: Queries,
+    dictionary: Artifact,
+    settings: NegativesParameters,
+    masks: Artifact | None = None,
+    fills: tuple[Artifact, ...] = (),
+    embeddings: Artifact | None = None,
+) -> Negatives:
+    """Return all artifacts of a run with its quality report, unless its negatives are to judge by, and its outcome."""
+    annotations, tags, of_queries, in_video = queries
+    quality = None
+    if settings.judging.judge and not settings.sourcing.is_for_judging:
+        quality = report_quality(negatives, annotations, tags, settings.encoding, settings.judging)
+    rejected = run(Rejected((annotations, tags, *([masks] if masks else []), *fills, negatives)))
+    result = Negatives(
+        annotations, tags, dictionary, masks, fills, embeddings or of_queries, negatives, in_video, rejected, quality
+    )
     return replace(result, outcome=report_negatives(result))
-
-
-def quality_of(negatives: Artifact, queries: Queries, settings: NegativesParameters) -> Artifact | None:
-    """Return the quality report on negatives to learn from, if the parameters ask for one."""
-    if not settings.judging.judge or settings.sourcing.is_for_judging:
-        return None
-    from penumbra.tasks.negatives.quality.report import report_quality
-
-    return report_quality(negatives, queries.annotations, queries.tags, settings.encoding, settings.judging)
-
-
-def ask_hosted(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
-) -> Mapping[str, str | None]:
-    """Ask the hosted models among the providers; their clients are imported if there are any."""
-    if not filling.hosted:
-        return {}
-    from penumbra.tasks.negatives.ask import ask
-
-    return ask(annotations, tags, masks, dictionary, filling)

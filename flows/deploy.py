@@ -6,7 +6,6 @@ A deployment that is unchanged since the last start keeps what the user set in t
 import json
 import sys
 from contextlib import suppress
-from functools import cache
 from hashlib import sha256
 from inspect import signature
 from typing import Any
@@ -20,7 +19,7 @@ from prefect.utilities.callables import parameter_schema
 
 from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
 from penumbra.artifacts.locations import PROJECT, data_folder
-from penumbra.flows.console import write_error
+from penumbra.flows.console import warn
 from penumbra.flows.parameters import OWN_FILE, deployment_parameters, groups_of, own_parameters
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
 from penumbra.flows.serve import WORKERS
@@ -28,6 +27,7 @@ from penumbra.tasks.data.dataset import Dataset, DatasetError
 
 ALL = "--all"
 SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
+Deployment = dict[str, Any]  # as in prefect.yaml; its first tag is the flow's name
 
 
 def main(chosen: str = "") -> None:
@@ -38,26 +38,27 @@ def main(chosen: str = "") -> None:
         for pool in WORKERS:
             with suppress(ObjectAlreadyExists):
                 client.create_work_pool(WorkPoolCreate(name=pool, type="process"))  # its worker adds the template
-        versions = {(known.flow_id, known.name): known.version for known in client.read_deployments(limit=200)}
         flows = {flow: client.create_flow_from_name(flow) for flow in FLOWS}
-        for deployment in (d for d in every if d not in wanted and not has_files(d)):
-            if (flows[deployment["tags"][0]], deployment["name"]) in versions:
-                client.delete_deployment(client.read_deployment_by_name("/".join(name_of(deployment))).id)
-        for deployment in map(without_idle_schedules, wanted):
-            flow_name = deployment["tags"][0]
-            flow_id, form = flows[flow_name], form_of(flow_name)
-            deployment["parameters"] = with_defaults(flow_name, deployment["parameters"])
-            version = sha256(json.dumps([deployment, form], sort_keys=True).encode()).hexdigest()[:16]
-            if versions.get((flow_id, deployment["name"])) == version:
+        forms = {flow: form_of(flow) for flow in FLOWS}
+        known = {(it.flow_id, it.name): it for it in client.read_deployments(limit=200)}
+        for deployment in every:
+            one = known.get((flows[deployment["tags"][0]], deployment["name"]))
+            if one and deployment not in wanted and not has_files(deployment):
+                client.delete_deployment(one.id)
+        for deployment in wanted:
+            flow, schedules = deployment["tags"][0], deployment.get("schedules", ())
+            settings = {**deployment, "parameters": with_defaults(flow, deployment["parameters"])}
+            applied = [settings, forms[flow], has_files(deployment)]
+            version = sha256(json.dumps(applied, sort_keys=True).encode()).hexdigest()[:16]
+            one = known.get((flows[flow], deployment["name"]))
+            if one and one.version == version:
                 continue
-            client.create_deployment(
-                flow_id,
-                version=version,
-                work_pool_name=deployment.pop("work_pool")["name"],
-                schedules=[schedule_of(**schedule) for schedule in deployment.pop("schedules")],
-                parameter_openapi_schema=form,
-                **{"description": flow_of(flow_name).description, **deployment},
-            )
+            settings |= {
+                "description": deployment.get("description", flow_of(flow).description),
+                "schedules": [schedule_of(schedule, has_files(deployment)) for schedule in schedules],
+                "work_pool_name": settings.pop("work_pool")["name"],
+            }
+            client.create_deployment(flows[flow], version=version, parameter_openapi_schema=forms[flow], **settings)
         if not client.read_automations_by_name(SILENT_RUNS.stem):
             client.create_automation(AutomationCore.model_validate(yaml.safe_load(SILENT_RUNS.read_text())))
     names = ", ".join(sorted({dataset_of(deployment) for deployment in wanted}))
@@ -65,7 +66,22 @@ def main(chosen: str = "") -> None:
     print(f"{len(wanted)} deployments of {names}{left}", flush=True)
 
 
-def wanted_of(every: list[dict[str, Any]], chosen: str) -> list[dict[str, Any]]:
+def all_deployments() -> list[Deployment]:
+    """Return the deployments of prefect.yaml and of the data sets; a wrong file of a data set is a line of stderr."""
+    by_name = {(it["tags"][0], it["name"]): it for it in prefect_yaml()["deployments"]}
+    for dataset in sorted(file.parent.name for file in data_folder().glob(f"*/{OWN_FILE}")):
+        try:
+            own = {flow: deployment_parameters(flow, dataset) for flow in own_parameters(dataset)}
+        except ParameterError as error:
+            warn(str(error))
+            continue
+        for flow, parameters in own.items():
+            usual = {**prefect_yaml()["definitions"][flow], "name": dataset, "tags": [flow, dataset]}
+            by_name[flow, dataset] = {**usual, **by_name.get((flow, dataset), {}), "parameters": parameters}
+    return list(by_name.values())
+
+
+def wanted_of(every: list[Deployment], chosen: str) -> list[Deployment]:
     """Return the deployments to apply, see `main`; raise `PenumbraError` if a chosen data set has none."""
     if chosen == ALL:
         return every
@@ -76,15 +92,11 @@ def wanted_of(every: list[dict[str, Any]], chosen: str) -> list[dict[str, Any]]:
     return wanted
 
 
-def name_of(deployment: dict[str, Any]) -> tuple[str, str]:
-    return deployment["tags"][0], deployment["name"]
-
-
-def dataset_of(deployment: dict[str, Any]) -> str:
+def dataset_of(deployment: Deployment) -> str:
     return str(deployment["parameters"]["dataset"]["name"])
 
 
-def has_files(deployment: dict[str, Any]) -> bool:
+def has_files(deployment: Deployment) -> bool:
     try:
         Dataset(**deployment["parameters"]["dataset"]).split_files()
     except (DatasetError, MissingError):
@@ -92,57 +104,34 @@ def has_files(deployment: dict[str, Any]) -> bool:
     return True
 
 
-def with_defaults(flow_name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(flow: str, parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a deployment with all values of its groups, which the form would show as empty.
 
     Groups that a preset sets (their default is None) stay as they are: a value in them overrides the preset.
     """
     filled = dict(parameters)
-    for name, parameter in signature(flow_of(flow_name).fn).parameters.items():
+    for name, parameter in signature(flow_of(flow).fn).parameters.items():
         groups = groups_of(parameter.annotation)
         if name in filled and parameter.default is not None and len(groups) == 1:
             filled[name] = groups[0].model_validate(filled[name]).model_dump(mode="json")
     return filled
 
 
-def all_deployments() -> list[dict[str, Any]]:
-    """Return the deployments of prefect.yaml and of the data sets; a wrong file of a data set is a line of stderr."""
-    by_name = {(deployment["tags"][0], deployment["name"]): deployment for deployment in prefect_yaml()["deployments"]}
-    for dataset in sorted(file.parent.name for file in data_folder().glob(f"*/{OWN_FILE}")):
-        try:
-            own = {flow: deployment_parameters(flow, dataset) for flow in own_parameters(dataset)}
-        except ParameterError as error:
-            write_error(f"penumbra: {error}")
-            continue
-        for flow, parameters in own.items():
-            usual = {**prefect_yaml()["definitions"][flow], "name": dataset, "tags": [flow, dataset]}
-            by_name[flow, dataset] = {**usual, **by_name.get((flow, dataset), {}), "parameters": parameters}
-    return list(by_name.values())
+def schedule_of(schedule: dict[str, Any], is_possible: bool) -> DeploymentScheduleCreate:
+    """Return a schedule of prefect.yaml as Prefect's client takes it; it is off if the data set has no files."""
+    when = {name: value for name, value in schedule.items() if name not in ("active", "slug")}
+    active = schedule.get("active", True) and is_possible
+    return DeploymentScheduleCreate.model_validate({"schedule": when, "active": active, "slug": schedule.get("slug")})
 
 
-def without_idle_schedules(deployment: dict[str, Any]) -> dict[str, Any]:
-    """Return the deployment with its schedules off if the files of its data set are missing."""
-    schedules = deployment.get("schedules", [])
-    if not has_files(deployment):
-        schedules = [{**schedule, "active": False} for schedule in schedules]
-    return {**deployment, "schedules": schedules}
-
-
-def schedule_of(active: bool = True, slug: str | None = None, **when: Any) -> DeploymentScheduleCreate:
-    """Return a schedule of prefect.yaml as Prefect's client takes it."""
-    return DeploymentScheduleCreate.model_validate({"schedule": when, "active": active, "slug": slug})
-
-
-@cache
-def form_of(flow_name: str) -> dict[str, Any]:
+def form_of(flow: str) -> dict[str, Any]:
     """Return the parameters of a flow as the form in the UI needs them; all deployments of the flow share it."""
-    schema: dict[str, Any] = json.loads(parameter_schema(flow_of(flow_name)).model_dump_json(exclude_unset=True))
-    return schema
+    return dict(json.loads(parameter_schema(flow_of(flow)).model_dump_json(exclude_unset=True)))
 
 
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except PenumbraError as error:
-        write_error(f"penumbra: {error}")
+        warn(str(error))
         sys.exit(1)

@@ -1,7 +1,6 @@
 """Run or plan a flow in this process, with the parameters of its deployment and those that the caller names."""
 
 from contextlib import nullcontext
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
@@ -81,7 +80,7 @@ def server_address() -> str:
 
 def check_server() -> None:
     """Raise `PenumbraError` if PREFECT_API_URL names a server that does not answer, or refuses our credential."""
-    from httpx import HTTPError, HTTPStatusError, InvalidURL
+    from httpx import HTTPError, InvalidURL
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
@@ -92,7 +91,7 @@ def check_server() -> None:
         try:
             client.hello()
         except (HTTPError, InvalidURL) as fault:
-            if isinstance(fault, HTTPStatusError) and fault.response.status_code == HTTPStatus.UNAUTHORIZED:
+            if getattr(getattr(fault, "response", None), "status_code", None) == 401:
                 remedy = f"set PREFECT_API_AUTH_STRING, for `penumbra serve` by {environment_line()}"
                 raise PenumbraError(f"the Prefect server at {address} asks for a credential: {remedy}") from None
             raise PenumbraError(

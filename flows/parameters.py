@@ -33,18 +33,6 @@ OWN_FILE = "penumbra.yaml"
 WIDTH, INDENT = 80, " " * 6  # of the help
 WORDS = {"": None, "~": None, "True": True, "False": False}  # of YAML; JSON has the others
 MARKS = (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)
-TEMPLATE = """\
-# The parameters of `penumbra run FLOW {name}`, and of the deployments FLOW/{name} of `penumbra serve`: a line for each
-# flow, and below it the flow's parameters. `penumbra run FLOW --help` lists them; --config and --param override it.
-build-negatives:
-  # masking.ratios: [0.25, 0.5, 0.75]   # share of the maskable words that each level masks
-  # providers: [llama]                  # or corpus, openai, gemini, random
-extract-features:
-train-grounding:
-  # epochs: 100
-evaluate-grounding:
-full-pipeline:
-"""
 
 
 class Parameter(NamedTuple):

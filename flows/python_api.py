@@ -3,13 +3,12 @@
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefect.settings import PREFECT_API_URL
-from pydantic import ValidationError
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
@@ -17,7 +16,8 @@ from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.console import SafeConsole, bars_on
-from penumbra.tasks.data.dataset import Dataset, DatasetError
+from penumbra.flows.local_run import prepare, run_flow
+from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.queries import write_queries
 from penumbra.tasks.negatives.parameters import Negatives, NegativesParameters
 from penumbra.tasks.progress import bars_shown, warnings_only
@@ -43,45 +43,34 @@ def negatives_for(
     and the exceptions of `local_run.prepare`.
     """
     with tempfile.TemporaryDirectory(prefix="penumbra-") as temporary:
-        folder = _named(name) if name else Path(temporary)
+        folder, named = Path(temporary), name or UNNAMED
+        if name:
+            folder = data_folder() / name
+            if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
+                raise DatasetError(f"{folder} holds a data set that was not written from Python: choose another name")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MARK).touch()
         files = write_queries(queries, folder)
-        dataset = {"name": name or UNNAMED, "folder": str(folder), "files": files}
-        changes = {"dataset": dataset, **{group: _plain(value) for group, value in groups.items()}}
-        read, settings = _parameters(name, changes)
+        changes: dict[str, Any] = {"dataset": {"name": named, "folder": str(folder), "files": files}}
+        for group, value in groups.items():
+            changes[group] = (
+                value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Parameters) else dict(value)
+            )
+        _, _, values = prepare("build-negatives", named, changes)
+        dataset = values["dataset"]
+        settings = NegativesParameters(**{group: values[group] for group in NegativesParameters.model_fields})
         with planning() as plan:
-            planned = negatives_of(read, settings)
+            planned = negatives_of(dataset, settings)
         if all(state == IS_THERE for _, state, _ in plan.rows) and Store().manifest(planned.negatives).kept:
             return planned.negatives
+        console = SafeConsole(stderr=True, markup=False, highlight=False)
+        shown = bars_shown(bars_on(console)) if console.is_terminal or console.is_jupyter else nullcontext()
         with warnings_only() if quiet else nullcontext():
             if PREFECT_API_URL.value() or settings.filling.hosted or len(queries) > FEW_ROWS:
-                from penumbra.flows.local_run import run_flow
-
-                result: Negatives = run_flow("build-negatives", name or UNNAMED, changes)
+                result: Negatives = run_flow("build-negatives", named, changes)
                 return result.negatives
-            with Store().use(name or UNNAMED), without_prefect(), _bars():
-                return negatives_of(read, settings).negatives
-
-
-def _parameters(name: str | None, changes: dict[str, Any]) -> tuple[Dataset, NegativesParameters]:
-    """Return the data set and the parameters; a data set with a name may have a file of its own parameters."""
-    if name is None:
-        with suppress(ValidationError):  # `prepare` says what is wrong, or takes `openai` as `[openai]`
-            groups = {group: value for group, value in changes.items() if group != "dataset"}
-            return Dataset.model_validate(changes["dataset"]), NegativesParameters.model_validate(groups)
-    from penumbra.flows.local_run import prepare
-
-    _, _, values = prepare("build-negatives", name or UNNAMED, changes)
-    return values["dataset"], NegativesParameters(
-        **{group: values[group] for group in NegativesParameters.model_fields}
-    )
-
-
-@contextmanager
-def _bars() -> Iterator[None]:
-    """Show bars of what is being made in a terminal or a notebook."""
-    console = SafeConsole(stderr=True, markup=False, highlight=False)
-    with bars_shown(bars_on(console)) if console.is_terminal or console.is_jupyter else nullcontext():
-        yield
+            with Store().use(named), without_prefect(), shown:
+                return negatives_of(dataset, settings).negatives
 
 
 def with_rejected(negatives: Artifact) -> "pd.DataFrame":
@@ -101,16 +90,3 @@ def with_rejected(negatives: Artifact) -> "pd.DataFrame":
         text = f"{counted(len(refused), 'row')} rejected, {times:,} of them: {reason}; attrs['rejected'] has each"
         warnings.warn(text, stacklevel=3)
     return frame
-
-
-def _named(name: str) -> Path:
-    folder = data_folder() / name
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
-        raise DatasetError(f"{folder} holds a data set that was not written from Python: choose another name")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARK).touch()
-    return folder
-
-
-def _plain(group: Mapping[str, Any] | Parameters) -> dict[str, Any]:
-    return group.model_dump(mode="json", exclude_unset=True) if isinstance(group, Parameters) else dict(group)

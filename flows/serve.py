@@ -46,10 +46,12 @@ def environment_of(port: int) -> str:
 
 def process_environment(home: Path) -> dict[str, str]:
     """Return the environment of all processes: a PREFECT_HOME of ours, and absolute paths of the user's folders."""
-    folders = {name: folder for name in VARIABLES if (folder := os.environ.get(name)) and "://" not in folder}
+    usual = {name: value for name, value in os.environ.items() if name not in ("PENUMBRA_AUTH", "PREFECT_PROFILE")}
+    for name in VARIABLES:
+        if usual.get(name) and "://" not in usual[name]:
+            usual[name] = str(Path(usual[name]).expanduser().absolute())
     return {
-        **{name: value for name, value in os.environ.items() if name not in ("PENUMBRA_AUTH", "PREFECT_PROFILE")},
-        **{name: str(Path(folder).expanduser().absolute()) for name, folder in folders.items()},
+        **usual,
         "PREFECT_HOME": str(home),
         "PREFECT_PROFILES_PATH": str(home / "profiles.toml"),
         "PREFECT_CLI_PROMPT": "false",
@@ -87,9 +89,8 @@ def serve(port: int, deployed: str = "") -> None:
                 command = ending_with_us("prefect", "worker", "start", "--pool", pool, "--type", "process", *limits)
                 processes.append(subprocess.Popen(command, start_new_session=True, **options))
             for_other_shells.unlink(missing_ok=True)
-            # only this user may read the file
-            with open(os.open(for_other_shells, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-                stream.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in client.items())
+            for_other_shells.touch(mode=0o600, exist_ok=False)  # only this user may read it
+            for_other_shells.write_text("".join(f"export {name}={shlex.quote(it)}\n" for name, it in client.items()))
             print(MESSAGE.format(url=url, credential=credential, line=environment_line(port)), flush=True)
             while all(process.poll() is None for process in processes):
                 time.sleep(0.5)

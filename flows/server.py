@@ -13,13 +13,10 @@ import signal
 import socket
 import subprocess
 import sys
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cache
-from hmac import compare_digest
 from http.client import HTTPConnection, HTTPException
-from typing import Any
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.processes import ending_with_us, environment
@@ -29,10 +26,6 @@ HOSTS = (LOOPBACK, "localhost")  # the names under which servers answer
 PORT = 4200
 START_SECONDS = 180  # on a busy machine
 STOP_SECONDS = 20
-DESCRIPTIONS = ("/docs", "/redoc", "/openapi.json")  # pages of the server that describe its API
-
-
-# Start, wait, stop
 
 
 def environment_line(port: int = PORT) -> str:
@@ -59,36 +52,34 @@ def addresses(port: int) -> list[str]:
 def start_server(
     listener: socket.socket, credential: str, settings: Mapping[str, str], folder: str | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a server in a process group of its own; `wait_for` returns when it answers.
+    """Start a server in a process group of its own, with `settings` as its environment, and close the socket here.
 
-    The socket is closed in this process. The credential, user:password, is in no command line. `settings` is the
-    environment.
+    `wait_for` returns when it answers. The credential, user:password, is in no command line.
     """
     guards = {
         "PREFECT_SERVER_API_AUTH_STRING": credential,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(addresses(listener.getsockname()[1])),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
-    command = ending_with_us("penumbra.flows.server", str(listener.fileno()))
-    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
     with listener:
         return subprocess.Popen(
-            command, env={**settings, **guards}, cwd=folder, pass_fds=[listener.fileno()], **options
+            ending_with_us("penumbra.flows.server", str(listener.fileno())),
+            env={**settings, **guards},
+            cwd=folder,
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
 
 def wait_for(port: int) -> None:
     """Wait until the server answers; raise `PenumbraError` if it ends before that."""
-    connection = HTTPConnection(LOOPBACK, port, timeout=START_SECONDS)
-    try:
-        connection.request("GET", "/api/health")
-        status = connection.getresponse().status
-    except (OSError, HTTPException) as error:
-        raise PenumbraError(f"the Prefect server did not start ({error!r}): see its lines above") from None
-    finally:
-        connection.close()
-    if status != 200:
-        raise PenumbraError(f"the Prefect server at port {port} is not healthy (status {status}): see its lines above")
+    with closing(HTTPConnection(LOOPBACK, port, timeout=START_SECONDS)) as connection:
+        try:
+            connection.request("GET", "/api/health")
+            connection.getresponse()
+        except (OSError, HTTPException) as error:
+            raise PenumbraError(f"the Prefect server did not start ({error!r}): see its lines above") from None
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -99,9 +90,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
-
-
-# The server of a run
 
 
 @contextmanager
@@ -157,45 +145,28 @@ def _temporary_server() -> tuple[int, str]:
     return port, credential
 
 
-# The process of the server
-
-
-def _lock_descriptions(app: Any, credential: str) -> None:
-    """Ask for the credential before the descriptions of the API; Prefect asks only below /api."""
-    from starlette.middleware.base import BaseHTTPMiddleware
-    from starlette.responses import Response
-
-    expected = b"Basic " + b64encode(credential.encode())
-
-    async def guard(request: Any, answer: Any) -> Any:
-        given = request.headers.get("authorization", "").encode()
-        if request.scope["path"].startswith(DESCRIPTIONS) and not compare_digest(given, expected):
-            return Response("Unauthorized", 401, {"WWW-Authenticate": "Basic"})
-        return await answer(request)
-
-    app.add_middleware(BaseHTTPMiddleware, dispatch=guard)
-
-
 def main(descriptor: str) -> None:
     """Serve Prefect's application on a listening socket, under the names of this machine only."""
     import uvicorn
+    from fastapi import Request, Response
     from prefect.server.api.server import _SQLiteLockedOperationalErrorFilter, create_app
     from prefect.settings import get_current_settings
+    from starlette.middleware.base import RequestResponseEndpoint
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    settings, app = get_current_settings().server, create_app()
-    _lock_descriptions(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])
+    app = create_app()
+
+    @app.middleware("http")
+    async def close_descriptions(request: Request, answer: RequestResponseEndpoint) -> Response:
+        """Close the pages that describe the API: Prefect asks for the credential only below /api."""
+        is_description = request.scope["path"].startswith(("/docs", "/redoc", "/openapi.json"))
+        return Response("Not Found", 404) if is_description else await answer(request)
+
     # Around the application, not inside: the server's own requests to itself have another host name.
     guarded = TrustedHostMiddleware(app, allowed_hosts=HOSTS, www_redirect=False)
     # No traceback of an event that met a locked database and is tried again, as Prefect does for requests.
     logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
-    config = uvicorn.Config(
-        guarded,
-        log_level=settings.logging_level.lower(),
-        timeout_keep_alive=settings.api.keepalive_timeout,
-        ws_ping_interval=settings.api.websocket_ping_interval,
-        ws_ping_timeout=settings.api.websocket_ping_timeout,
-    )
+    config = uvicorn.Config(guarded, log_level=get_current_settings().server.logging_level.lower())
     with suppress(KeyboardInterrupt):  # which uvicorn raises after it has ended in good order
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
 

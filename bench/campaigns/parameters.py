@@ -23,8 +23,7 @@ from unittest.mock import patch
 
 import penumbra.flows.commands as command
 from penumbra.artifacts.markdown import CONTROLS
-from penumbra.flows.commands import terminal
-from penumbra.flows.console import SafeConsole, bars_on, json_text
+from penumbra.flows.console import SafeConsole, bars_on, json_text, print_line, print_table, warn
 from penumbra.flows.parameters import parameters_of
 from penumbra.flows.registry import FLOWS, flow_of
 
@@ -132,12 +131,12 @@ def escapes_shown() -> dict[str, int]:
                 console.print(bars.get_renderable())
             with captured() as written:
                 if way == "table":
-                    terminal.print_table(("text",), [(text,)], title=text)
-                    terminal.print_line(text)
+                    print_table(("text",), [(text,)], title=text)
+                    print_line(text)
                 elif way == "JSON":
                     print(json_text([text]))
                 elif way == "error":
-                    terminal.warn(text)
+                    warn(text)
             reached[way] += bool(CONTROLS.search(stream.getvalue() + written.getvalue()))
     return dict(reached)
 

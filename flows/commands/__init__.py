@@ -14,7 +14,7 @@ from penumbra.flows.commands.doctor import doctor
 from penumbra.flows.commands.negatives import browse, export, quality, review
 from penumbra.flows.commands.run import EPILOG, RunCommand, ablation, demo_app, run, serve
 from penumbra.flows.commands.runs import compare, predict, runs
-from penumbra.flows.commands.terminal import end_at_once, warn
+from penumbra.flows.console import end_at_once, warn
 
 app = typer.Typer(
     help="Hierarchical hard negatives for temporal grounding. PENUMBRA_DATA is the folder of the annotation files, "

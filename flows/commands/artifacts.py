@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,8 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from penumbra.artifacts.markdown import LONGEST_CELL, Markdown, counted, for_terminal, truncated, value_text
-from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table, write_text
-from penumbra.flows.console import json_text
+from penumbra.artifacts.markdown import LONGEST_CELL, Markdown, counted, truncated, value_text
+from penumbra.flows.console import console, json_text, print_line, print_table, write_text
 
 if TYPE_CHECKING:
     from penumbra.artifacts.manifest import Artifact, Manifest
@@ -30,30 +29,29 @@ Below = Annotated[
     str | None,
     typer.Argument(metavar="[DATASET[/STAGE[/KEY]]]", help="Only what is below; also DATASET/STAGE@PIN. Default: all."),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")]
 
 
 @artifacts.command("ls")
 def list_artifacts(reference: Below = None) -> None:
     """All finished artifacts, oldest first."""
     from penumbra.artifacts.catalogue import Catalogue  # what reads tables takes longer to import
-    from penumbra.artifacts.manifest import Artifact
 
     store = Catalogue()
     if reference and not list(store.folders(reference.partition("/")[0])):
         raise store.missing(reference.partition("/")[0])
-    wanted = set(store.below(reference))
-    manifests = [manifest for manifest in store.find() if store.reference(manifest) in wanted]
-    if not manifests:
+    below, pins = set(store.below(reference)), store.pins()
+    rows = []
+    for it in store.find():
+        artifact = store.reference(it)
+        if artifact in below:
+            names = " ".join(f"@{pin.name}" for pin in pins if pin.artifact == artifact)
+            figures = f"{it.rows:,}", f"{it.taken - it.kept:,}", f"{it.seconds:.1f}", f"{it.ended:%F %H:%M}"
+            rows.append((it.dataset, it.stage, it.key, names, *figures))
+    if rows:
+        print_table(("data set", "stage", "key", "pinned", "rows", "rejected", "seconds", "finished (UTC)"), rows)
+    else:
         print_line(f"No artifact below {store.root} yet: penumbra run build-negatives scenes")
-        return
-    pins = defaultdict[Artifact, list[str]](list)
-    for pin in store.pins():
-        pins[pin.artifact].append(f"@{pin.name}")
-    header = ("data set", "stage", "key", "pinned", "rows", "rejected", "seconds", "finished (UTC)")
-    figures = [(f"{m.rows:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", f"{m.ended:%F %H:%M}") for m in manifests]
-    names = [" ".join(pins[store.reference(manifest)]) for manifest in manifests]
-    rows = zip(manifests, names, figures, strict=True)
-    print_table(header, ((m.dataset, m.stage, m.key, pinned, *row) for m, pinned, row in rows))
 
 
 @artifacts.command()
@@ -66,7 +64,7 @@ def show(
 ) -> None:
     """An artifact's counts, parameters, ancestors and first rows; all figures of an evaluation as a table.
 
-    Rows are as in the Prefect UI: what a negative changes is in bold, or between ** if this is no terminal.
+    Rows are as in the Prefect UI: what a negative changes is between **.
     """
     from penumbra.artifacts.store import Store
 
@@ -91,7 +89,15 @@ def show(
     if artifact.stage == "evaluation":
         print_figures(store.table(artifact).to_pylist())
         return
-    shown = as_in_the_ui(artifact.stage, list(islice(first_rows(store, artifact), 5 if rows is None else rows)))
+    shown = list(islice(first_rows(store, artifact), 5 if rows is None else rows))
+    if artifact.stage in ("negatives", "judging_negatives"):
+        from penumbra.tasks.negatives.selection import rows_for_display  # imports Prefect
+
+        shown = rows_for_display(shown)
+    elif artifact.stage == "tags":
+        from penumbra.tasks.text import tags
+
+        shown = tags.rows_for_display(shown)
     if shown:
         print_table(shown[0], ([cell(value) for value in row.values()] for row in shown))
 
@@ -103,26 +109,10 @@ def first_rows(store: "Store", artifact: "Artifact") -> Iterator[dict[str, Any]]
     return (row for part in store.parts(artifact) for row in for_display(part).to_pylist())
 
 
-def as_in_the_ui(stage: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows in their stage's own form."""
-    if stage in ("negatives", "judging_negatives"):
-        from penumbra.tasks.negatives.selection import rows_for_display  # imports Prefect
-
-        return rows_for_display(rows)
-    if stage == "tags":
-        from penumbra.tasks.text import tags
-
-        return tags.rows_for_display(rows)
-    return rows
-
-
-def cell(value: Any) -> str | Text:
-    """Return a cell of the terminal's table: two digits, and what is bold in the UI in bold."""
+def cell(value: Any) -> str:
+    """Return a cell of the terminal's table: two digits, and ** around what is bold in the UI."""
     if isinstance(value, Markdown):
-        pieces = [re.sub(r"\\(.)", r"\1", piece) for piece in re.split(r"(?<!\\)\*\*", value)]
-        mark = "" if sys.stdout.isatty() else "**"
-        texts = [f"{mark}{for_terminal(it)}{mark}" if at % 2 else for_terminal(it) for at, it in enumerate(pieces)]
-        return Text.assemble(*((text, "bold" if at % 2 else "") for at, text in enumerate(texts)))
+        return re.sub(r"\\(.)", r"\1", value)
     return f"{value:.2f}" if isinstance(value, float) else truncated(value_text(value), LONGEST_CELL)
 
 
@@ -195,32 +185,30 @@ def verify(reference: Below = None) -> None:
     from penumbra.artifacts.store import Store
     from penumbra.tasks.grounding.runs import checkpoint_fault
 
-    store, faults, finished = Store(), list[str](), 0
+    store, faults = Store(), list[str]()
     folders = store.below(reference)
+    finished = [artifact for artifact in folders if store.has(artifact)]
     for artifact in folders:
-        if not store.has(artifact):
+        if artifact not in finished:
             print_line(f"{artifact.path} is not finished: its flow resumes it")
             continue
-        finished += 1
         lines = store.verify(artifact) or [
             f"{artifact.path} was made from {parent.path}, which does not exist any more"
             for parent in store.missing_parents(artifact)
         ]
         if not lines and artifact.stage == "metrics" and (fault := checkpoint_fault(store.manifest(artifact))):
             lines = [f"{artifact.path}: {fault}"]
-        for line in lines:
-            console.print(line, style="red", soft_wrap=True, markup=False)
         faults += lines
         manifest = store.readable_manifest(artifact)
         for line in manifest.differences if manifest else ():
             print_line(f"{artifact.path}: {line}")
-    names = names_in(reference)[:2] if reference else []
-    for pin in store.pins(*names):
-        if not store.has(pin.artifact):
-            faults.append(pin.fault)
-            console.print(faults[-1], style="red", soft_wrap=True, markup=False)
+    pins = store.pins(*(names_in(reference)[:2] if reference else []))
+    faults += [pin.fault for pin in pins if not store.has(pin.artifact)]
+    for fault in faults:
+        console.print(fault, style="red", soft_wrap=True, markup=False)
     print_line(
-        f"{counted(finished, 'artifact')}, {counted(len(faults), 'fault')}, {len(folders) - finished} not finished"
+        f"{counted(len(finished), 'artifact')}, {counted(len(faults), 'fault')}, "
+        f"{len(folders) - len(finished)} not finished"
     )
     if faults:
         print_line(
@@ -237,17 +225,16 @@ def du(reference: Below = None) -> None:
     from penumbra.artifacts.store import Store
 
     store, names = Store(), names_in(reference) if reference else []
-    numbers, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for artifact in store.below(reference):
-        numbers[artifact.dataset, artifact.stage] += 1
-        sizes[artifact.dataset, artifact.stage] += store.size(artifact)
-    with_checkpoints = len(names) < 2 or names[1] == "metrics"
-    for folder in runs_folder().glob(f"{names[0] if names else '*'}/*") if with_checkpoints else ():
-        if names[2:] and artifact.key != folder.name:
-            continue
-        row = folder.parent.name, "checkpoints"
-        numbers[row] += 1
-        sizes[row] += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    artifacts = store.below(reference)
+    found = [(it.dataset, it.stage, store.size(it)) for it in artifacts]
+    if len(names) < 2 or names[1] == "metrics":
+        for folder in runs_folder().glob(f"{names[0] if names else '*'}/*"):
+            if len(names) < 3 or folder.name in {it.key for it in artifacts}:
+                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+                found.append((folder.parent.name, "checkpoints", size))
+    numbers, sizes = Counter((dataset, stage) for dataset, stage, _ in found), Counter[tuple[str, str]]()
+    for dataset, stage, size in found:
+        sizes[dataset, stage] += size
     rows = [(*row, f"{numbers[row]:,}", f"{size / 1e6:,.1f}") for row, size in sizes.most_common()]
     total = ("all", "", f"{numbers.total():,}", f"{sizes.total() / 1e6:,.1f}")
     print_table(("data set", "stage", "number", "MB"), [*rows, total])
@@ -281,3 +268,8 @@ def rm(
             store.remove(artifact)
         print_removed(artifact.path, size, dry_run)
     print_line(counted(len(chosen), "artifact"))
+
+
+def print_removed(name: str, size: int, dry_run: bool) -> None:
+    """Print what was removed, or would be, and its size."""
+    print_line(f"{'would remove' if dry_run else 'removed'} {name} ({size / 1e6:,.1f} MB)")

@@ -1,26 +1,19 @@
 """`penumbra init`, `penumbra check` and `penumbra fetch`: data sets of one's own, and public ones."""
 
-import importlib
-import sys
 from collections import Counter
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penumbra.artifacts.markdown import counted
-from penumbra.flows.commands.terminal import print_line, print_table
+from penumbra.flows.console import print_line, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import ModuleType
-
     from penumbra.tasks.data.dataset import Dataset
     from penumbra.tasks.data.queries import Label, OwnQuery
-    from penumbra.tasks.data.rows import Split
 
-PARSED, MAX_QUERY = 1000, 80  # queries that are read for verbs; characters shown of one
 LISTED = 200  # characters of the merged rows' places
 
 
@@ -48,14 +41,14 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the data set of this name.")] = False,
 ) -> None:
     """Make a data set of a table: columns are found by their usual names, or given. Ends with `penumbra check`."""
-    from penumbra.artifacts.locations import data_folder
+    from penumbra.artifacts.locations import PROJECT, data_folder
     from penumbra.artifacts.markdown import truncated
-    from penumbra.flows.parameters import OWN_FILE, TEMPLATE
+    from penumbra.flows.parameters import OWN_FILE
     from penumbra.tasks.data.dataset import SHIPPED, DatasetError
-    from penumbra.tasks.data.queries import complete_durations, queries_of, write_dataset
+    from penumbra.tasks.data.queries import complete_durations, queries_of, split_by_video, write_dataset
     from penumbra.tasks.data.tables import find_columns, read_table
 
-    _dataset(name)
+    dataset_named(name)
     if name == "scenes":
         raise DatasetError(f"scenes is the shipped data set, in {SHIPPED}: choose another name")
     folder = data_folder() / name
@@ -68,9 +61,8 @@ def init(
     unused = [column for column in table.columns if column not in columns.values()]
     if unused:
         print_line(f"not taken: {', '.join(unused)}")
-    queries, video_folder = queries_of(table, columns), videos or folder / "videos"
-    changes = Counter(change for query in queries for change in query.changes)
-    for change, count in changes.items():
+    queries = queries_of(table, columns)
+    for change, count in Counter(change for query in queries for change in query.changes).items():
         print_line(f"query: {change}, rows: {count:,}")
     merged = [place for query in queries for place in query.merged]
     if merged:
@@ -78,18 +70,45 @@ def init(
             f"{counted(len(table.rows), 'row')} in, {len(queries):,} out, {len(merged):,} merged with earlier "
             f"rows of the same sentence and video: {truncated(', '.join(merged), LISTED)}"
         )
-    measured = complete_durations(queries, partial(_measure, video_folder))
-    if measured:
-        print_line(f"duration: of {counted(measured, 'video')} decoded from {video_folder}")
-    dataset = write_dataset(name, queries, _make_splits(queries, columns, test, seed, novel), force)
+
+    def measure(vids: Sequence[str]) -> Mapping[str, float]:
+        from penumbra.tasks.features.decoders import durations_of_files  # imports torch
+
+        return durations_of_files(videos or folder / "videos", vids)
+
+    if measured := complete_durations(queries, measure):
+        print_line(f"duration: of {counted(measured, 'video')} decoded from {videos or folder / 'videos'}")
+    labels = None
+    if novel:
+        labels = split_by_novelty(queries, test, seed)
+        print_line(f"split: {test:.0%} of the videos for tests, with novel compositions and novel words, seed {seed}")
+    elif "split" not in columns:
+        split_by_video(queries, test, seed)
+        print_line(f"split: {test:.0%} of the videos for tests, seed {seed}")
+    dataset = write_dataset(name, queries, labels, force)
     own_file = folder / OWN_FILE
     if not own_file.exists():
-        own_file.write_text(TEMPLATE.format(name=name), encoding="utf-8")
+        template = (PROJECT / "flows" / "own_parameters.yaml").read_text(encoding="utf-8")
+        own_file.write_text(template.replace("NAME", name), encoding="utf-8")
     print_line(f"parameters of its runs: {own_file}")
     print_check(dataset)
 
 
-def _dataset(name: str) -> "Dataset":
+def split_by_novelty(queries: "Sequence[OwnQuery]", test: float, seed: int) -> "list[Label]":
+    """Give each query a split; return the labels of the novel splits."""
+    from penumbra.tasks.text.compositions import novel_splits
+    from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
+
+    texts = [query.query if isinstance(query.query, str) else "" for query in queries]
+    parsed = list(tag_texts(texts, load_pipeline(SHIPPED_PIPELINE)))
+    splits = novel_splits([query.vid for query in queries], parsed, test, seed)
+    for query, (split, _) in zip(queries, splits, strict=True):
+        query.split = split
+    return [label for _, label in splits]
+
+
+def dataset_named(name: str) -> "Dataset":
+    """Return the data set of a name; raise `DatasetError` if it is no name."""
     from pydantic import ValidationError
 
     from penumbra.tasks.data.dataset import Dataset, DatasetError
@@ -100,41 +119,12 @@ def _dataset(name: str) -> "Dataset":
         raise DatasetError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
-def _measure(folder: Path, vids: "Sequence[str]") -> "Mapping[str, float]":
-    from penumbra.tasks.features.decoders import durations_of_files  # imports torch
-
-    return durations_of_files(folder, vids)
-
-
-def _make_splits(
-    queries: "Sequence[OwnQuery]", columns: "Mapping[str, str]", test: float, seed: int, novel: bool
-) -> "Sequence[Label] | None":
-    """Give each query a split unless the table has splits; return the labels of novel splits."""
-    from penumbra.tasks.data.queries import split_by_video
-
-    if not novel:
-        if "split" not in columns:
-            split_by_video(queries, test, seed)
-            print_line(f"split: {test:.0%} of the videos for tests, seed {seed}")
-        return None
-    from penumbra.tasks.text.compositions import novel_splits
-    from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
-
-    texts = [query.query if isinstance(query.query, str) else "" for query in queries]
-    parsed = list(tag_texts(texts, load_pipeline(SHIPPED_PIPELINE)))
-    splits = novel_splits([query.vid for query in queries], parsed, test, seed)
-    for query, (split, _) in zip(queries, splits, strict=True):
-        query.split = split
-    print_line(f"split: {test:.0%} of the videos for tests, with novel compositions and novel words, seed {seed}")
-    return [label for _, label in splits]
-
-
 def check(dataset: Annotated[str, typer.Argument(help="A folder of PENUMBRA_DATA.")]) -> None:
     """Is this a data set? Rows, videos and lengths by split, and which rows would be rejected, and why.
 
     Exit 1 if no training query can be used.
     """
-    print_check(_dataset(dataset))
+    print_check(dataset_named(dataset))
 
 
 def print_check(dataset: "Dataset") -> None:
@@ -149,39 +139,9 @@ def print_check(dataset: "Dataset") -> None:
         print_table(("rejected", "rows", "the first"), rows)
     for note in (*(f"{change}: {counted(count, 'row')}" for change, count in checked.changed.items()), *checked.notes):
         print_line(f"note: {note}")
-    _print_queries_without_verb(checked.splits)
     if not any(split.usable for split in checked.splits if split.name == "train"):
         print_line("No training query can be used: correct the rows as the table of rejected rows says.")
         raise typer.Exit(1)
-
-
-def _print_queries_without_verb(splits: "Sequence[Split]") -> None:
-    """Print in how many queries the shipped tagger finds no verb, and the first ones; read a sample of many queries."""
-    from penumbra.artifacts.locations import PROJECT
-    from penumbra.artifacts.markdown import truncated
-
-    spacy = _import_spacy()
-    queries = [query for split in splits for query in split.queries.values()]
-    sample = queries[:: max(1, -(-len(queries) // PARSED))]
-    nlp = spacy.load(PROJECT / "models" / "tagger", exclude=["tagger", "parser", "lemmatizer"])
-    docs = nlp.pipe(query for _, query in sample)
-    found = [row for row, doc in zip(sample, docs, strict=True) if not {"VERB", "AUX"} & {word.pos_ for word in doc}]
-    if found:
-        of = f"{len(queries):,} different queries" + f", of which {len(sample):,} were read" * (sample != queries)
-        first = "; ".join(f"{place}: {truncated(query, MAX_QUERY)!r}" for place, query in found[:3])
-        print_line(f"note: no verb is found in {len(found):,} of {of}: {first}")
-
-
-def _import_spacy() -> "ModuleType":
-    """Import spaCy without torch, which takes a second more and which the shipped tagger does not need."""
-    hidden = "torch" not in sys.modules
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        return importlib.import_module("spacy")
-    finally:
-        if hidden:
-            del sys.modules["torch"]
 
 
 def fetch(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg or activitynet-cg")]) -> None:

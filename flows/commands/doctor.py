@@ -1,6 +1,7 @@
 """`penumbra doctor`: checks of this machine. It downloads nothing and calls no server but that of PREFECT_API_URL."""
 
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import typer
 
 from penumbra.artifacts import locations
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.flows.commands.terminal import console, print_line
+from penumbra.flows.console import console, print_line
 
 GIB = 2**30
 LITTLE_SPACE = 5 * GIB
@@ -36,7 +37,7 @@ def doctor() -> None:
 
 def examine() -> Iterator[Finding]:
     """Yield the findings of all checks, the quick ones first; a check that raises an exception is broken."""
-    for check in (_python, _folders, _devices, _models, _server):
+    for check in (_folders, _devices, _models, _server):
         try:
             yield from check()
         except Exception as error:  # e.g. a library that can't be imported
@@ -44,32 +45,29 @@ def examine() -> Iterator[Finding]:
             yield BROKEN, check.__name__.strip("_"), f"{type(error).__name__}: {error}", remedy
 
 
-def _python() -> Iterator[Finding]:
-    yield WORKS, "Python", f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}", ""
-    where = "the checkout" if locations.IS_CHECKOUT else "installed in"
-    yield WORKS, "penumbra", f"{metadata.version('penumbra')}, {where} {locations.PROJECT}", ""
-
-
 def _folders() -> Iterator[Finding]:
-    root = locations.artifacts_root()
-    folders = [
+    where = "the checkout" if locations.IS_CHECKOUT else "installed in"
+    yield WORKS, "Python", f"{platform.python_version()}, {sys.executable}", ""
+    yield WORKS, "penumbra", f"{metadata.version('penumbra')}, {where} {locations.PROJECT}", ""
+    folders: list[tuple[str, Path | str, str, str]] = [
         ("data sets", locations.data_folder(), "PENUMBRA_DATA", LACKS),
         ("training runs", locations.runs_folder(), "PENUMBRA_RUNS", BROKEN),
         ("paid answers", locations.answers_folder(), "PENUMBRA_ANSWERS", LACKS),
+        ("artifacts", locations.artifacts_root(), "PENUMBRA_ARTIFACTS", BROKEN),
     ]
-    if "://" in root:
-        yield WORKS, "artifacts", f"{without_secrets(root)} (not asked)", ""
-    else:
-        folders.append(("artifacts", Path(root).expanduser(), "PENUMBRA_ARTIFACTS", BROKEN))
-    for item, folder, variable, if_unusable in folders:
-        nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-        free, remedy = shutil.disk_usage(nearest).free, f"name another folder with {variable}"
+    for item, place, variable, if_unusable in folders:
+        if "://" in str(place):
+            yield WORKS, item, f"{without_secrets(str(place))} (not asked)", ""
+            continue
+        folder, remedy = Path(place).expanduser().absolute(), f"name another folder with {variable}"
+        nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        free = shutil.disk_usage(nearest).free
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             yield if_unusable, item, f"{folder} can't be written to", remedy
-        elif free < LITTLE_SPACE:
-            yield LACKS, item, f"{folder}, {free / GIB:.1f} GiB free", f"free some space, or {remedy}"
         else:
-            yield WORKS, item, f"{folder}, {free / GIB:.1f} GiB free", ""
+            mark = LACKS if free < LITTLE_SPACE else WORKS
+            remedy = f"free some space, or {remedy}" if mark == LACKS else ""
+            yield mark, item, f"{folder}, {free / GIB:.1f} GiB free", remedy
 
 
 def _devices() -> Iterator[Finding]:
@@ -84,9 +82,14 @@ def _devices() -> Iterator[Finding]:
 
 
 def _models() -> Iterator[Finding]:
+    from huggingface_hub import try_to_load_from_cache
+
     from penumbra.tasks.features.clip import Clip
     from penumbra.tasks.text.embeddings import Encoding, model_source
     from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
+
+    def is_cached(name: str) -> bool:
+        return any(isinstance(try_to_load_from_cache(name, file), str) for file in WEIGHTS)
 
     yield WORKS, "spaCy pipeline", f"{SHIPPED_PIPELINE}, {load_pipeline(SHIPPED_PIPELINE).path}", ""
     encoder, model = Clip().encoder, Encoding().sentence_model
@@ -99,13 +102,6 @@ def _models() -> Iterator[Finding]:
         yield WORKS, "CLIP", encoder, ""
     else:
         yield LACKS, "CLIP", f"{encoder} is not here", f"only for videos of your own: hf download {encoder}"
-
-
-def is_cached(model: str) -> bool:
-    """Return whether the weights of a model of the hub lie in its cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return any(isinstance(try_to_load_from_cache(model, file), str) for file in WEIGHTS)
 
 
 def _server() -> Iterator[Finding]:

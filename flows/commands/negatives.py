@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penumbra.artifacts.markdown import counted
-from penumbra.flows.commands.terminal import print_line, print_table, warn, write_text
-from penumbra.flows.console import json_text
+from penumbra.flows.console import json_text, print_line, print_table, warn, write_text
 
 if TYPE_CHECKING:
     from penumbra.artifacts.manifest import Artifact

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from penumbra.artifacts.markdown import counted
-from penumbra.flows.commands.terminal import print_line, print_table, resumable
+from penumbra.flows.console import print_line, print_table, resumable
 from penumbra.flows.registry import FLOWS
 from penumbra.flows.server import PORT
 
@@ -20,18 +20,16 @@ class RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Answer `FLOW --help GROUP` before the arguments are read."""
-        words = [word for word in args[: args.index("--help")] if word[0] != "-"] if "--help" in args else []
-        if words:
-            self._print_parameters(ctx, words[0], next(iter(args[args.index("--help") + 1 :]), None))
-            ctx.exit()
-        return super().parse_args(ctx, args)
-
-    def _print_parameters(self, ctx: Any, flow: str, group: str | None) -> None:
+        before, _, after = " ".join(args).partition("--help")
+        flow = next((word for word in before.split() if word[0] != "-"), None)
+        if "--help" not in args or not flow:
+            return list(super().parse_args(ctx, args))
         from penumbra.flows.parameters import in_full, overview
 
         options = ", ".join(option.opts[-1] for option in self.get_params(ctx) if option.opts[0].startswith("-"))
         head = f"{self.get_usage(ctx)}\nOptions ({ctx.command_path} --help): {options}\n\n"
-        typer.echo(in_full(flow, group) if group else head + overview(flow))
+        typer.echo(in_full(flow, after.split()[0]) if after.split() else head + overview(flow))
+        raise typer.Exit
 
 
 def run(
@@ -80,8 +78,7 @@ def ablation(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A grid of tasks/grounding/ablation_grids.yaml: losses, llms, "
-            "ratios, margins, prepositions, systems …",
+            help="A grid of tasks/grounding/ablation_grids.yaml: losses, llms, ratios, margins, systems …",
         ),
     ],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],

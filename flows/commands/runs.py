@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from penumbra.flows.commands.artifacts import lineage, print_figures
-from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table
-from penumbra.flows.console import write_error
+from penumbra.flows.commands.artifacts import DryRun, lineage, print_figures, print_removed
+from penumbra.flows.console import console, print_line, print_table, warn
 
 runs = typer.Typer(help="List trainings with their figures, show one, and remove it.", no_args_is_help=True)
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its name, its key, or the key's first digits.")]
@@ -138,14 +137,14 @@ def predict(
         raise typer.BadParameter("--model is a checkpoint of others: leave out --run and --dataset")
     if model is None and run is None:
         [run] = newest_runs(dataset, 1)
-        write_error(f"run: {run}, the newest")
+        warn(f"run: {run}, the newest")
 
     def grounder() -> Grounder:
         return Grounder.pretrained(model) if model else Grounder.of_run(str(run), dataset)
 
     watched, predictions = command.predict(video, query, grounder, output)
     for note in watched.notes:
-        write_error(f"note: {note}")
+        warn(f"note: {note}")
     if as_json:
         sys.stdout.write(command.as_json(predictions) + "\n")
         return

@@ -58,9 +58,9 @@ def test_parameters_in_the_guides_exist(parameters: str, page: str) -> None:
 
 def test_the_page_lists_every_command(reference: Any) -> None:
     page = reference.command_page()
-    assert "## penumbra run\n" in page
-    assert "    penumbra run FLOW DATASET\n" in page
-    assert "## penumbra artifacts path\n" in page
+    assert "## `penumbra run`\n" in page
+    assert "$ penumbra run [OPTIONS] {FLOW} {DATASET}\n" in page
+    assert "## `penumbra artifacts path`\n" in page
     assert "`--dry-run`" in page
 
 

@@ -9,16 +9,7 @@ import pytest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.store import USE, Store
 from penumbra.flows import extract_features
-from penumbra.flows.deploy import (
-    ALL,
-    all_deployments,
-    dataset_of,
-    form_of,
-    name_of,
-    wanted_of,
-    with_defaults,
-    without_idle_schedules,
-)
+from penumbra.flows.deploy import ALL, all_deployments, dataset_of, form_of, schedule_of, wanted_of, with_defaults
 from penumbra.flows.registry import flow_of
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.stage import planning
@@ -46,7 +37,7 @@ def test_deployments_are_of_the_data_sets_that_are_there(tmp_path: Path, monkeyp
     (tmp_path / "mine" / "penumbra.yaml").write_text("build-negatives:\nfull-pipeline:\n")
     every = all_deployments()
     assert {dataset_of(it) for it in wanted_of(every, "")} == {"mine", "scenes"}
-    assert [name_of(it) for it in wanted_of(every, "mine")] == [("build-negatives", "mine"), ("full-pipeline", "mine")]
+    assert [it["tags"] for it in wanted_of(every, "mine")] == [["build-negatives", "mine"], ["full-pipeline", "mine"]]
     assert wanted_of(every, ALL) == every
     with pytest.raises(PenumbraError, match="did you mean mine"):
         wanted_of(every, "mime")
@@ -61,21 +52,12 @@ def test_a_form_shows_the_defaults_of_groups_but_for_those_that_a_preset_sets() 
     assert with_defaults("train-grounding", training) == training
 
 
-def test_a_schedule_is_on_if_the_data_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
-    nightly = [{"cron": "0 2 * * *", "active": True}]
-
-    def active(name: str, schedules: list[dict[str, Any]] = nightly) -> list[bool]:
-        deployment = {"parameters": {"dataset": {"name": name}}, "schedules": schedules}
-        return [schedule["active"] for schedule in without_idle_schedules(deployment)["schedules"]]
-
-    assert active("scenes") == [True], "it ships"
-    assert active("charades-cg") == [False]
-    (tmp_path / "charades-cg").mkdir()
-    (tmp_path / "charades-cg" / "train.json").write_text("{}")
-    assert active("charades-cg") == [True]
-    assert active("charades-cg", [{"cron": "0 2 * * *", "active": False}]) == [False], "switched off in the file"
-    assert without_idle_schedules({"parameters": {"dataset": {"name": "mine"}}})["schedules"] == []
+@pytest.mark.parametrize(
+    ("written", "is_possible", "active"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_schedule_is_on_if_the_data_exist(written: bool, is_possible: bool, active: bool) -> None:
+    schedule = {"cron": "0 2 * * *", "timezone": "UTC", "slug": "nightly", "active": written}
+    assert schedule_of(schedule, is_possible).active is active
 
 
 def test_a_form_posts_only_what_a_user_enters_so_that_a_preset_sets_the_rest() -> None:

@@ -35,7 +35,7 @@ def test_each_fault_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", "s3://me:geheim@bucket/folder")
     monkeypatch.setattr(doctor, "LITTLE_SPACE", 1 << 80)
     monkeypatch.setattr("penumbra.tasks.text.embeddings.PACKAGED", {})
-    monkeypatch.setattr(doctor, "is_cached", lambda model: False)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
     with socket.socket() as listener, temporary_settings({PREFECT_API_URL: "http://me:geheim@127.0.0.1:9/api"}):
         listener.bind(("127.0.0.1", 0))
         listener.listen()
