@@ -46,8 +46,12 @@ def weights_at(name: str) -> Path | None:
 def is_at_hand(name: str) -> bool:
     """Return whether a model can be loaded without a download."""
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    return weights_at(name) is not None or isinstance(try_to_load_from_cache(name, "config.json"), str)
+    try:
+        return weights_at(name) is not None or isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:  # a folder that does not exist
+        return False
 
 
 def weights_digest(name: str) -> str:

@@ -210,8 +210,8 @@ def test_ctrl_c_ends_a_command_at_once_without_a_traceback() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("train.csv", "query,start,end\n", "holds train.csv, but no train.json and no"),
-        ("train.jsonl", "query,start,end\n", "line is not JSON; it has query,start,end: this is no grounding"),
+        ("train.csv", "query,start,end\n", "holds no train.json and no"),
+        ("train.jsonl", "query,start,end\n", "train.jsonl line 1 is no JSON object"),
     ],
 )
 def test_a_foreign_file_is_refused_before_a_server_is_called(
