@@ -1,6 +1,7 @@
 """`penumbra browse`, `review`, `export` and `quality`: negatives as a page, people's verdicts, files, and quality."""
 
 import sys
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,7 +95,10 @@ def review(
             reviewing.keep(store, one)
             for refused in one.refused:
                 warn(reviewing.described(refused))
-        rows = [(one.reviewer, *(str(one.counts[it]) for it in VERDICTS), str(len(one.refused))) for one in reviews]
+        rows = []
+        for one in reviews:
+            counts = Counter(row["verdict"] for row in one.rows)
+            rows.append((one.reviewer, *(str(counts[it]) for it in VERDICTS), str(len(one.refused))))
         print_table(("reviewer", "accepted", "rejected", "edited", "refused"), rows)
         disagreements = Verdicts.of(reviews_of(dataset)).disagreements
         if disagreements:

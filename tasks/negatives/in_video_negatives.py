@@ -29,15 +29,21 @@ class Pairing(Parameters):
     highest_similarity: float = Field(0.9, ge=-1, le=1, description="Queries' cosine must be below this.")
 
 
-def largest_iou(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float:
-    """Return the largest temporal IoU between any window of one query and any of the other."""
-    best = 0.0
-    for a in first:
-        for b in second:
-            inter = min(a[1], b[1]) - max(a[0], b[0])
-            if inter > 0:
-                best = max(best, inter / (max(a[1], b[1]) - min(a[0], b[0])))
-    return best
+@dataclass(frozen=True)
+class InVideoNegatives(Stage):
+    """Pairs of a training query and a negative of the same video."""
+
+    name = STAGE
+    version = 1
+    unit = "pair"
+
+    annotations: Artifact
+    embeddings: Artifact
+    pairing: Pairing
+
+    def part(self, piece: int) -> Part:
+        annotations, embeddings = read_part(piece, self.annotations, self.embeddings)
+        return pair_part(annotations, embeddings, self.pairing)
 
 
 def pair_part(annotations: pa.Table, embeddings: pa.Table, pairing: Pairing) -> Part:
@@ -56,27 +62,12 @@ def pair_part(annotations: pa.Table, embeddings: pa.Table, pairing: Pairing) -> 
         for query, other in product(members, distinct):
             if query["qid"] == other["qid"]:
                 continue
-            overlap = largest_iou(query["windows"], other["windows"])
+            iou = max(_iou(*pair) for pair in product(query["windows"], other["windows"]))
             similarity = round(float(np.dot(vectors[query["query"]], vectors[other["query"]])), 4)
-            if overlap < pairing.highest_iou and similarity < pairing.highest_similarity:
-                rows.append(
-                    {"qid": query["qid"], "negative_qid": other["qid"], "iou": overlap, "similarity": similarity}
-                )
+            if iou < pairing.highest_iou and similarity < pairing.highest_similarity:
+                rows.append({"qid": query["qid"], "negative_qid": other["qid"], "iou": iou, "similarity": similarity})
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
-@dataclass(frozen=True)
-class InVideoNegatives(Stage):
-    """Pairs of a training query and a negative of the same video."""
-
-    name = STAGE
-    version = 1
-    unit = "pair"
-
-    annotations: Artifact
-    embeddings: Artifact
-    pairing: Pairing
-
-    def part(self, piece: int) -> Part:
-        annotations, embeddings = read_part(piece, self.annotations, self.embeddings)
-        return pair_part(annotations, embeddings, self.pairing)
+def _iou(a: Sequence[float], b: Sequence[float]) -> float:
+    return max(0.0, min(a[1], b[1]) - max(a[0], b[0])) / (max(a[1], b[1]) - min(a[0], b[0]))

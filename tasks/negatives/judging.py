@@ -121,9 +121,7 @@ def check_splits(annotations: Artifact, splits: tuple[str, ...]) -> None:
     """Raise `NegativesError` naming a split without a query."""
     if is_planned() and not Store().has(annotations):
         return
-    known = dict.fromkeys(
-        split for part in Store().parts(annotations, ["split"]) for split in part["split"].to_pylist()
-    )
+    known = dict.fromkeys(row["split"] for row in Store().rows(annotations, ["split"]))
     if unknown := [split for split in splits if split not in known]:
         raise NegativesError(f"no query is of split {', '.join(unknown)}; there is: {', '.join(known)}")
 
@@ -151,15 +149,12 @@ class FalseSentences(Stage):
 
     @property
     def path(self) -> Path:
-        """The file."""
         return Path(self.sourcing.file).expanduser()
 
     def parameters(self) -> dict[str, Any]:
-        """Return the kind of the sentences, and the file's name."""
         return {**self.sourcing.determines(), "file": self.path.name}
 
     def determines(self) -> dict[str, Any]:
-        """Return the kind of the sentences; the file enters by its digest."""
         return self.sourcing.determines()
 
     def inputs(self) -> dict[str, str]:
@@ -171,16 +166,16 @@ class FalseSentences(Stage):
 
     def part(self, piece: int) -> Part:
         """Read the file; a query has one sentence, and a sentence that can't be used is rejected with its reason."""
-        columns = ["qid", "vid", "split", "query"]
-        queries = [row for part in Store().parts(self.annotations, columns) for row in part.to_pylist()]
-        free = defaultdict[str, list[dict[str, Any]]](list)
+        queries = list(Store().rows(self.annotations, ["qid", "vid", "split", "query"]))
+        free = defaultdict[str, list[dict[str, Any]]](list)  # the queries of each video that have no sentence yet
         for row in reversed(queries):
-            free[row["vid"]] += [row] if row["split"] != TRAINING else []
-        known, own = {vid for vid, rows in free.items() if rows}, OwnSentences(queries)
-        rows, rejected, notes = list[dict[str, Any]](), list[dict[str, str]](), Counter[str]()
+            if row["split"] != TRAINING:
+                free[row["vid"]].append(row)
+        known, own = set(free), OwnSentences(queries)
         read = list(sentences_of(self.path))
-        of_known = {text for _, vid, text, *_ in read if text and vid in known}
-        encode_once(of_known | {text for vid in known for text in own.of_video[vid]})
+        texts = {text for _, vid, text, *_ in read if text and vid in known}
+        encode_once(texts.union(*(own.of_video[vid] for vid in known)))
+        rows, rejected, notes = list[dict[str, Any]](), list[dict[str, str]](), Counter[str]()
         for number, vid, text, changes, fault in read:
             reason = fault or sentence_fault(text, "")
             reason = reason or ("" if vid in known else "no query of another split has its video")
@@ -211,11 +206,5 @@ def sentences_of(path: Path) -> Iterator[tuple[int, str, str, tuple[str, ...], s
         vid, given = str(row.get("vid") or ""), row.get("negative") or row.get("query")
         text, changes = clean_text(given) if isinstance(given, str) else ("", ())
         fault = unreadable or ("" if vid and text else "row lacks its vid or its query")
-        is_true = has_window(row.get("relevant_windows"))
+        is_true = row.get("relevant_windows") not in (None, [], [[0, 0]])  # as NA-VMR's false sentences have them
         yield number, vid, text, changes, fault or "it has a window: it is true of its video" * is_true
-
-
-def has_window(windows: Any) -> bool:
-    """Return whether windows, as in Moment-DETR's files, have a length; NA-VMR's false sentences have [[0, 0]]."""
-    pairs = [it for it in windows if isinstance(it, list) and len(it) == 2] if isinstance(windows, list) else []
-    return any(end > start for start, end in pairs if isinstance(start, int | float) and isinstance(end, int | float))

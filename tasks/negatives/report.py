@@ -56,9 +56,9 @@ def report_negatives(made: Negatives) -> str:
 def outcome_line(store: Store, made: Negatives) -> str:
     """Return the outcome of a run in one line: its negatives, and what was substituted or rejected."""
     read, negatives = store.manifest(made.annotations), store.manifest(made.negatives)
-    queries = {qid for part in store.parts(made.negatives, ["qid"]) for qid in part["qid"].to_pylist()}
+    queries = {row["qid"] for row in store.rows(made.negatives, ["qid"])}
     judging = made.negatives.stage != "negatives"
-    splits = Counter(split for part in store.parts(made.annotations, ["split"]) for split in part["split"].to_pylist())
+    splits = Counter(row["split"] for row in store.rows(made.annotations, ["split"]))
     of = counted(splits.total() - splits["train"], "other query") if judging else counted(splits["train"], TRAINING)
     fills = map(store.manifest, made.fills)
     substituted = sum(fill.kept for fill in fills if "substitutes" in fill.parameters)
@@ -68,8 +68,7 @@ def outcome_line(store: Store, made: Negatives) -> str:
     parts += [f"{refused:,} of {counted(read.taken, 'row')} of the files rejected"] if refused else []
     for reason, times in Counter(negatives.rejected).most_common(1):
         parts.append(f"{rejected:,} rejected, {times:,} of them: {reason} (the table `rejected` has each)")
-    parts += filter(None, [_verdict(store, made)])
-    return "; ".join(parts)
+    return "; ".join(filter(None, [*parts, _verdict(store, made)]))
 
 
 def _verdict(store: Store, made: Negatives) -> str:
@@ -84,20 +83,17 @@ def _verdict(store: Store, made: Negatives) -> str:
 def write_report(store: Store, made: Negatives) -> str:
     """Return the report in markdown: outcome, examples, figures by level, stages and rejections."""
     manifests = [store.manifest(artifact) for artifact in made.stages]
-    refused = sum((Counter(manifest.rejected) for manifest in manifests), Counter[str]())
     stages = []
     for m in manifests:
         counts = (f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}")
         cost = f"{m.cost_usd:.4f}" if m.cost_usd else "–"
         stages.append((m.stage, m.parameters.get("provider", m.unit), *counts, cost, code(m.key)))
     complete, examples, levels = _count_negatives(store, made)
-    manifest = store.manifest(made.negatives)
-    notes = sorted(manifest.notes.items(), key=lambda item: -item[1])
-    candidates = ["## Candidates refused", markdown_table(("reason", "count"), notes)] if notes else []
+    notes = Counter(store.manifest(made.negatives).notes).most_common()
+    refused = sum((Counter(manifest.rejected) for manifest in manifests), Counter[str]()).most_common()
     return "\n\n".join(
         [
             f"# {made.annotations.dataset}: hard negatives{'' if made.masks else ' that are whole sentences'}",
-            *([f"**{verdict[0].upper()}{verdict[1:]}.**"] if (verdict := _verdict(store, made)) else []),
             f"{plain(outcome_line(store, made))}; {counted(complete, 'query')} with all three levels. "
             f"Their folder: `{made.negatives.path}`.",
             "## Examples",
@@ -106,9 +102,9 @@ def write_report(store: Store, made: Negatives) -> str:
             levels,
             "## Stages",
             markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "USD", "key"), stages),
-            *candidates,
+            *(["## Candidates refused", markdown_table(("reason", "count"), notes)] if notes else []),
             f"## Rejected: {store.manifest(made.rejected).rows:,}",
-            markdown_table(("reason", "count"), refused.most_common()) if refused else "Nothing was rejected.",
+            markdown_table(("reason", "count"), refused) if refused else "Nothing was rejected.",
         ]
     )
 

@@ -1,9 +1,10 @@
 """Take people's reviews of negatives, and make the next negatives with them: `penumbra review`."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -33,13 +34,10 @@ class ReviewError(PenumbraError):
     """A file is no review of negatives of this data set; the message names file, line and remedy."""
 
 
-class Header(BaseModel):
-    """The first line of a review: the negatives and who reviewed them."""
-
-    dataset: str
-    stage: str
-    key: str
-    reviewer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("is not printable")
+    return name
 
 
 def _in_utc(time: datetime) -> datetime:
@@ -47,6 +45,17 @@ def _in_utc(time: datetime) -> datetime:
         return time.astimezone(UTC)
     except OverflowError:
         raise ValueError("has no time in UTC") from None
+
+
+class Header(BaseModel):
+    """The first line of a review: the negatives and who reviewed them."""
+
+    dataset: str
+    stage: Literal["negatives"]
+    key: str
+    reviewer: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100), AfterValidator(_printable)
+    ]
 
 
 class Verdict(BaseModel):
@@ -70,10 +79,6 @@ class Review:
     rows: list[Row]
     refused: list[dict[str, str]]
 
-    @property
-    def counts(self) -> Counter[str]:
-        return Counter(row["verdict"] for row in self.rows)
-
 
 def read_review(store: Store, path: Path, dataset: str) -> Review:
     """Return the review in a file; raise `ReviewError` if it is no review of these negatives."""
@@ -88,19 +93,44 @@ def read_review(store: Store, path: Path, dataset: str) -> Review:
         raise ReviewError(f"{path} is no UTF-8 text: {save}") from None
     except ValidationError as error:
         raise ReviewError(f"{path}: its first line is no header of a review ({_fault(error)}): {save}") from None
-    if (header.dataset, header.stage) != (dataset, NEGATIVES) or not header.reviewer.isprintable():
-        named = f"{header.dataset}/{header.stage} by {header.reviewer}"
-        raise ReviewError(f"{path} reviews {named!r:.{SHOWN}}, not {dataset}/{NEGATIVES}: {save}")
     known = {manifest.key: store.reference(manifest) for manifest in store.find(dataset, NEGATIVES)}
-    if header.key not in known:
-        there = ", ".join(known) or "nothing yet"
-        raise ReviewError(f"{path} reviews {header.key!r:.{SHOWN}}, but {dataset}/{NEGATIVES} has: {there}")
+    if header.dataset != dataset or header.key not in known:
+        reviewed, there = f"{header.dataset}/{NEGATIVES}/{header.key}", ", ".join(known) or "nothing yet"
+        raise ReviewError(f"{path} reviews {reviewed!r:.{SHOWN}}, but {dataset}/{NEGATIVES} has: {there}")
     review = Review(sha256(content).hexdigest(), header.reviewer, known[header.key], [], [])
     _take(store, review, path, lines[1:])
     if not review.rows:
         why = described(review.refused[0]) if review.refused else save
         raise ReviewError(f"{path} has no verdict that can be used: {why}")
     return review
+
+
+def _take(store: Store, review: Review, path: Path, lines: list[tuple[int, str]]) -> None:
+    """Divide the lines of a file into rows of the table and refused ones."""
+    chosen = {(row["qid"], row["level"]): row for row in store.rows(review.reviewed)}
+    source = store.manifest(review.reviewed).parameters.get("source", FILLS)
+    fault_of = cache(lambda: edit_faults(store, review.reviewed))  # it reads the whole data set
+    for number, line in lines:
+        qid = ""
+        try:
+            given = Verdict.model_validate_json(line, strict=True)
+            qid, own = given.qid, chosen.get((given.qid, given.level))
+            if not own:
+                raise ValueError("the negatives have no such qid and level")
+            if given.negative != own["negative"]:
+                raise ValueError("negative is not the text that the negatives have")
+            edited = clean_text(given.edited or "")[0] if given.verdict == EDIT else None
+            if edited is not None and (fault := fault_of()(own, edited) if edited else "edited sentence is missing"):
+                raise ValueError(fault)
+        except ValueError as error:  # pydantic's, too
+            reason = _fault(error) if isinstance(error, ValidationError) else str(error)
+            place = f"{path.name}, line {number}, by {review.reviewer} ({truncated(line, SHOWN)})"
+            review.refused.append(rejection(qid, STAGE, reason, place))
+            continue
+        kept = {name: own[name] for name in ("qid", "level", "query", "negative", "words", "provider", "model")}
+        time = given.time.isoformat(timespec="milliseconds")
+        about = {"verdict": given.verdict, "edited": edited, "time": time, "source": source}
+        review.rows.append({**kept, **about, "reviewer": review.reviewer})
 
 
 def _fault(error: ValidationError) -> str:
@@ -112,38 +142,6 @@ def described(refused: Row) -> str:
     return f"{refused['value']}: {refused['reason']}"
 
 
-def _take(store: Store, review: Review, path: Path, lines: list[tuple[int, str]]) -> None:
-    """Divide the lines of a file into rows of the table and refused ones; raise `ReviewError` for invalid JSON."""
-    chosen = {(row["qid"], row["level"]): row for part in store.parts(review.reviewed) for row in part.to_pylist()}
-    source = store.manifest(review.reviewed).parameters.get("source", FILLS)
-    fault_of = None
-    for number, line in lines:
-        given, fault, edited = None, "", None
-        try:
-            given = Verdict.model_validate_json(line, strict=True)
-        except ValidationError as error:
-            fault = _fault(error)
-            if error.errors()[0]["type"] == "json_invalid":
-                raise ReviewError(f"{path}, line {number}: {fault}: correct it; nothing was taken") from None
-        own = chosen.get((given.qid, given.level)) if given else None
-        if given and not own:
-            fault = "the negatives have no such qid and level"
-        elif given and own and given.negative != own["negative"]:
-            fault = "negative is not the text that the negatives have"
-        elif given and own and given.verdict == EDIT:
-            fault_of = fault_of or edit_faults(store, review.reviewed)
-            edited = clean_text(given.edited or "")[0]
-            fault = fault_of(own, edited) if edited else "edited sentence is missing"
-        if fault or not given or not own:
-            place = f"{path.name}, line {number}, by {review.reviewer} ({truncated(line, SHOWN)})"
-            review.refused.append(rejection(given.qid if given else "", STAGE, fault, place))
-            continue
-        kept = {name: own[name] for name in ("qid", "level", "query", "negative", "words", "provider", "model")}
-        time = given.time.isoformat(timespec="milliseconds")
-        about = {"verdict": given.verdict, "edited": edited, "time": time, "source": source}
-        review.rows.append({**kept, **about, "reviewer": review.reviewer})
-
-
 def edit_faults(store: Store, reviewed: Artifact) -> Callable[[Row, str], str]:
     """Return a function of a negative and an edited sentence: why it can't take the negative's place, or ''.
 
@@ -153,7 +151,7 @@ def edit_faults(store: Store, reviewed: Artifact) -> Callable[[Row, str], str]:
     [annotations], [tags] = parents["annotations"], parents["tags"]
     leakage = LeakageFilter(queries_with_tokens(annotations, tags), every=choosing.guard == "all")
     vids, videos = dict[str, str](), defaultdict[str, set[str]](set)
-    for row in (row for part in store.parts(annotations, ["qid", "vid", "query"]) for row in part.to_pylist()):
+    for row in store.rows(annotations, ["qid", "vid", "query"]):
         vids[row["qid"]] = row["vid"]
         videos[row["vid"]].add(leakage.lemmatised(row["query"]))
     return lambda row, edited: leakage.refusal(edited, row["query"], videos[vids[row["qid"]]], choosing.checks)
@@ -206,8 +204,7 @@ def next_negatives(store: Store, reviewed: Artifact) -> Artifact:
 def differences(store: Store, before: Artifact, after: Artifact) -> str:
     """Return in words how many sentences of the negatives before were replaced, and how many have no successor."""
     old, new = (
-        {(row["qid"], row["level"]): row["negative"] for part in store.parts(artifact) for row in part.to_pylist()}
-        for artifact in (before, after)
+        {(row["qid"], row["level"]): row["negative"] for row in store.rows(artifact)} for artifact in (before, after)
     )
     replaced = sum(place in new and new[place] != text for place, text in old.items())
     return f"{replaced:,} replaced, {len(old.keys() - new.keys()):,} without another, {counted(len(new), 'negative')}"

@@ -7,7 +7,7 @@ enforced; a sentence with as many tokens as its query has a slot for each token 
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from penumbra.tasks.negatives.reviews import EDIT, REJECTED, REVIEWER
 from penumbra.tasks.negatives.selection import STAGE, Choosing, NegativesStage
 from penumbra.tasks.stage import read_part, run
 from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
-from penumbra.tasks.text.relations import Tokens
 
 BLOCK = 512  # queries compared with all others at once
 TOO_FEW = "no training query is that far down"
@@ -96,13 +95,20 @@ class SentenceNegatives(NegativesStage):
         videos = self.chooser.queries_of_videos(annotations)
         sentences, rejected = self.sentences(piece, list(queries.values()), videos)
         sentences = self._with_approved(sentences, queries, videos)
-        pairs = zip(tags["qid"].to_pylist(), tags["tokens"], strict=True)
-        tokens = {qid: parsed.as_py() for qid, parsed in pairs if qid in queries}
-        rows = [self._row(queries[it.qid], tokens[it.qid], it, videos[queries[it.qid]["vid"]]) for it in sentences]
-        fresh = sorted({text for row in rows for text in (row["negative"], row["query"])} - self.vectors.keys())
-        vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
-        words = {row["negative"]: [token.lower() for token in self.chooser.tokenise(row["negative"])] for row in rows}
+        tokens = {row["qid"]: row["tokens"] for row in tags.select(["qid", "tokens"]).to_pylist()}
+        rows, words = list[Row](), dict[str, list[str]]()
+        for it in sentences:
+            query, own = queries[it.qid]["query"], tokens[it.qid]
+            changed, checks = self.chooser.check_sentence(
+                it.qid, own, it.level, videos[queries[it.qid]["vid"]], it.text
+            )
+            provider = REVIEWER if it.verdict == EDIT else self.sourcing.source
+            about = {"qid": it.qid, "level": it.level, "query": query, "negative": it.text, "words": list(changed)}
+            rows.append({**about, "provider": provider, "model": it.model, "checks": checks})
+            words[it.text] = [token.lower() for token in self.chooser.tokenise(it.text)]
         words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
+        fresh = sorted(words.keys() - self.vectors.keys())
+        vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
         for row in rows:
             # rounded: the last bits depend on the machine and must not decide
             row["similarity"] = round(float(np.dot(vectors[row["query"]], vectors[row["negative"]])), 4)
@@ -125,43 +131,31 @@ class SentenceNegatives(NegativesStage):
                 own[level] = Sentence(qid, level, it.text, it.model, verdict=it.verdict)
         return [by_query[qid][level] for qid in queries for level in sorted(by_query[qid])]
 
-    def _row(self, query: Row, tokens: Tokens, sentence: Sentence, queries: set[str]) -> Row:
-        words, checks = self.chooser.check_sentence(sentence.qid, tokens, sentence.level, queries, sentence.text)
-        about = {"qid": sentence.qid, "level": sentence.level, "query": query["query"], "negative": sentence.text}
-        provider = REVIEWER if sentence.verdict == EDIT else self.sourcing.source
-        return {**about, "words": list(words), "provider": provider, "model": sentence.model, "checks": checks}
-
 
 # -- the nearest queries ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Every distinct training query that may be shown, its lemmatised form, and its vector (texts, dimension)."""
+def ranked(
+    cosines: Vectors, lemmas: Sequence[str], forbidden: set[str], ceiling: float, ranks: Sequence[int]
+) -> list[int]:
+    """Return the indices of a query's negatives among the candidates, one for each rank that there is.
 
-    texts: list[str]
-    lemmas: list[str]
-    vectors: Vectors
-
-    def ranked(self, cosines: Vectors, forbidden: set[str], ceiling: float, ranks: tuple[int, ...]) -> list[str]:
-        """Return the negatives of a query, one for each rank that there is; `cosines` are to every candidate.
-
-        Candidates above the ceiling and with `forbidden` lemmas are left out. Two texts with the same lemmas count
-        once, so that the levels differ in meaning.
-        """
-        chosen: list[str] = []
-        seen, rank, last = set(forbidden), 0, np.inf
-        for index in np.argsort(-cosines, kind="stable"):
-            if cosines[index] > ceiling or self.lemmas[index] in seen:
-                continue
-            seen.add(self.lemmas[index])
-            rank += 1
-            if rank >= ranks[len(chosen)] and cosines[index] < last:
-                chosen.append(self.texts[index])
-                last = float(cosines[index])
-                if len(chosen) == len(ranks):
-                    break
-        return chosen
+    Candidates above the ceiling and with `forbidden` lemmas are left out. Two texts with the same lemmas count once, so
+    that the levels differ in meaning.
+    """
+    chosen: list[int] = []
+    seen, rank, last = set(forbidden), 0, np.inf
+    for index in np.argsort(-cosines, kind="stable"):
+        if cosines[index] > ceiling or lemmas[index] in seen:
+            continue
+        seen.add(lemmas[index])
+        rank += 1
+        if rank >= ranks[len(chosen)] and cosines[index] < last:
+            chosen.append(int(index))
+            last = cosines[index]
+            if len(chosen) == len(ranks):
+                break
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -169,34 +163,31 @@ class NearestNegatives(SentenceNegatives):
     """For every training query three other training queries, the nearest first."""
 
     @cached_property
-    def candidates(self) -> Candidates:
-        """The training queries that are in no test split, in alphabetical order."""
+    def candidates(self) -> tuple[list[str], list[str], Vectors]:
+        """The training queries that are in no test split, in alphabetical order, their lemmas, and their vectors."""
         leakage = self.chooser.leakage
         texts = sorted(text for text in self.vectors if not leakage.leaks(text))
         matrix = np.stack([self.vectors[text] for text in texts]) if texts else np.zeros((0, 0), np.float32)
-        return Candidates(texts, [leakage.lemmatised(text) for text in texts], matrix)
+        return texts, [leakage.lemmatised(text) for text in texts], matrix
 
     def sentences(
         self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
     ) -> tuple[list[Sentence], list[Row]]:
         sentences, rejected, ranks = list[Sentence](), list[Row](), self.sourcing.ranks
+        texts, lemmas, matrix = self.candidates
         for start in range(0, len(queries), BLOCK):
             block = queries[start : start + BLOCK]
             # rounded: the last bits depend on the machine and must not decide
-            vectors = np.stack([self.vectors[row["query"]] for row in block])
-            cosines = (vectors @ self.candidates.vectors.T).round(4)
+            cosines = (np.stack([self.vectors[row["query"]] for row in block]) @ matrix.T).round(4)
             for query, near in zip(block, cosines, strict=True):
-                forbidden = videos[query["vid"]] | self._rejected(query)
-                texts = self.candidates.ranked(near, forbidden, self.choosing.ceiling, ranks)
-                model = self.encoding.sentence_model
-                sentences += [Sentence(query["qid"], level, text, model) for level, text in enumerate(texts, 1)]
-                for level in range(len(texts) + 1, len(ranks) + 1):
+                refused = self.chooser.verdicts.rejected(query["qid"], query["query"])
+                forbidden = videos[query["vid"]] | {self.chooser.leakage.lemmatised(text) for text in refused}
+                found = ranked(near, lemmas, forbidden, self.choosing.ceiling, ranks)
+                for level, index in enumerate(found, 1):
+                    sentences.append(Sentence(query["qid"], level, texts[index], self.encoding.sentence_model))
+                for level in range(len(found) + 1, len(ranks) + 1):
                     rejected.append(rejection(query["qid"], STAGE, TOO_FEW, f"level {level}: {query['query']}"))
         return sentences, rejected
-
-    def _rejected(self, query: Row) -> set[str]:
-        rejected = self.chooser.verdicts.rejected(query["qid"], query["query"])
-        return {self.chooser.leakage.lemmatised(text) for text in rejected}
 
 
 # -- the negatives of a file ------------------------------------------------------------------------------------------
@@ -228,8 +219,7 @@ class ImportedNegatives(SentenceNegatives):
 
     @cached_property
     def splits(self) -> dict[str, str]:
-        parts = Store().parts(self.annotations, ["qid", "split"])
-        return {row["qid"]: row["split"] for part in parts for row in part.to_pylist()}
+        return {row["qid"]: row["split"] for row in Store().rows(self.annotations, ["qid", "split"])}
 
     @cached_property
     def entries(self) -> dict[str, list[Entry]]:
@@ -237,21 +227,22 @@ class ImportedNegatives(SentenceNegatives):
 
         Raises `NegativesError` if there are only the latter: then the file belongs to another data set.
         """
+        if self.imported:
+            read = [
+                Entry(f"level {row['level']}: {row['negative']}", row["qid"], row["level"], row["negative"])
+                for row in Store().rows(self.imported, ["qid", "level", "negative"])
+            ]
+        else:
+            read = read_entries(self.path)
         by_query = defaultdict[str, list[Entry]](list)
-        for entry in self._entries_of(self.imported) if self.imported else read_entries(self.path):
+        for entry in sorted(read, key=lambda entry: entry.level):
             by_query[entry.qid if self.splits.get(entry.qid) == TRAINING else ""].append(entry)
-        if not by_query.keys() - {""}:
-            first = next(entry.qid for entry in by_query[""] if not entry.fault)
+        if by_query.keys() == {""}:
+            first = next(entry.qid for entry in read if not entry.fault)
             raise NegativesError(
                 f"{self.path}: no qid is of a training query of {self.dataset}, the first is {first!r:.80}"
             )
-        return {qid: sorted(entries, key=lambda entry: entry.level) for qid, entries in by_query.items()}
-
-    def _entries_of(self, imported: Artifact) -> Iterator[Entry]:
-        for part in Store().parts(imported, ["qid", "level", "negative"]):
-            for row in part.to_pylist():
-                place = f"level {row['level']}: {row['negative']}"
-                yield Entry(place, row["qid"], row["level"], row["negative"])
+        return by_query
 
     def sentences(
         self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
@@ -264,25 +255,25 @@ class ImportedNegatives(SentenceNegatives):
         for query in queries:
             levels = set[int]()
             for entry in self.entries.get(query["qid"], ()):
-                is_rejected = self.chooser.verdicts.rejects(entry.qid, query["query"], entry.text)
-                reason = entry.fault or refusal(entry, query["query"], levels)
-                if reason := reason or (REJECTED if is_rejected else ""):
+                if reason := self._fault(entry, query["query"], levels):
                     rejected.append(rejection(entry.qid, STAGE, reason, entry.value))
                 else:
                     levels.add(entry.level)
                     sentences.append(Sentence(entry.qid, entry.level, entry.text, self.path.name, entry.changes))
         return sentences, rejected
 
-
-def refusal(entry: Entry, query: str, levels: set[int]) -> str:
-    """Return why an entry can't be a negative of a query that has negatives of these levels, or ''."""
-    if entry.level not in LEVELS:
-        return "level is not 1, 2 or 3"
-    if entry.level in levels:
-        return "its query has another of this level"
-    if entry.query and normal_form(entry.query) != normal_form(query):
-        return "its query is not what the data set has under its qid"
-    return sentence_fault(entry.text, query)
+    def _fault(self, entry: Entry, query: str, levels: set[int]) -> str:
+        """Return why an entry can't be a negative of a query that has negatives of these levels, or ''."""
+        if entry.fault:
+            return entry.fault
+        if entry.level not in LEVELS:
+            return "level is not 1, 2 or 3"
+        if entry.level in levels:
+            return "its query has another of this level"
+        if entry.query and normal_form(entry.query) != normal_form(query):
+            return "its query is not what the data set has under its qid"
+        is_rejected = self.chooser.verdicts.rejects(entry.qid, query, entry.text)
+        return sentence_fault(entry.text, query) or (REJECTED if is_rejected else "")
 
 
 def make_sentence_negatives(

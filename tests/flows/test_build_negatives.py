@@ -127,7 +127,7 @@ def test_a_run_ends_with_a_sentence_and_its_own_report(built: tuple[Store, Artif
         rf"{store.manifest(negatives).rows:,} negatives for .*\. In {negatives.path}", run.state.message
     )
     [verdict] = re.findall(r"; l(evels? [123].*: [a-z ]+)\. In ", run.state.message)
-    assert f"**L{verdict}.**" in str(report.data)
+    assert f"; l{verdict}" in str(report.data)
     own = [artifact.key for artifact in artifacts if artifact.flow_run_id == run.id and not artifact.task_run_id]
     assert sorted(own) == ["report-dirty-build-negatives", "report-dirty-quality"]
 
@@ -167,7 +167,7 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
     own = {(row["qid"], row["level"]): row for row in store.table(negatives).to_pylist()}
     file = tmp_path / "others.jsonl"
     rows = [{name: row[name] for name in ("qid", "level", "query", "negative")} for row in own.values()]
-    strange = [{"qid": "nobody", "level": level, "query": "a person."} for level in (2, 200, 10**400)]
+    strange = [{"qid": "nobody", "level": level, "negative": "a person."} for level in (2, 200, 10**400)]
     file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *strange]))
     made = import_negatives(Dataset(name="dirty", folder=str(folder)), str(file), judging=LIGHT)
     found = {(row["qid"], row["level"]): row for row in store.table(made.negatives).to_pylist()}

@@ -247,14 +247,11 @@ def put_plausibility(
     """Add plausibility in comparison with these random fills, of the rows that have one."""
     fills = {(row.qid, row.level): row.negative for row in randoms}
     filled = [row for row in rows if (row.qid, row.level) in fills]
-    means = np.zeros((len(filled), 3))
-    indices = np.array([reference.human_index(row.vid) for row in filled], dtype=np.int64)
-    for number in np.unique(indices):
-        model = KneserNey.of(words_of(text) for text in reference.human[number].sentences)
-        mine = np.flatnonzero(indices == number)
-        own = [filled[i] for i in mine]
-        texts = [text for row in own for text in (row.negative, fills[row.qid, row.level], row.query)]
-        means[mine] = model.log_probability([words_of(text) for text in texts]).reshape(-1, 3)
+    if not filled:
+        return
+    texts = [text for row in filled for text in (row.negative, fills[row.qid, row.level], row.query)]
+    model = KneserNey.of(map(words_of, reference.human))
+    means = model.log_probability([words_of(text) for text in texts]).reshape(-1, 3)
     put_place_between(filled, means, metric, figures)
 
 
@@ -305,10 +302,9 @@ def put_relations(
     for group in rows, randoms:
         of_group = np.zeros((len(group), 2))  # relations that human text has, and all
         for index, row in enumerate(group):
-            human = reference.human[reference.human_index(row.vid)].relations
             query = set() if row.provider == QUERIES else set(relations(parsed[row.query]))
             fresh = set(relations(parsed[row.negative])) - query
-            of_group[index] = len(fresh & human), len(fresh)
+            of_group[index] = len(fresh & reference.relations), len(fresh)
         figures.put_columns(figures.places(group), {"attested_relations": (of_group[:, 0], of_group[:, 1])})
         counts.append(of_group)
     places, controls = figures.places(rows), figures.places(randoms)

@@ -9,12 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
@@ -31,7 +29,6 @@ MASK = "<mask>"
 WORD = re.compile(r"[a-z']+")
 UNIT = re.compile(rf"(?:{MASK}|[a-z'])+")
 MASK_OR_WORD = re.compile(rf"{MASK}|[a-z']+")
-FOLDS = 5
 Tokens = list[dict[str, Any]]
 Annotated = Callable[[], Iterable[tuple[pa.Table, pa.Table]]]  # a data set's `annotations` and `tags`, part by part
 
@@ -74,26 +71,14 @@ def masked_tokens(masked: str, tokens: Sequence[str]) -> list[int] | None:
 
 
 @dataclass
-class Human:
-    """Text that people wrote: sentences for a language model, and their relations."""
-
-    sentences: list[str] = field(default_factory=list)
-    relations: set[Relation] = field(default_factory=set)
-
-
-@dataclass
 class Reference:
-    """A data set as negatives are evaluated against it.
-
-    `human` is text that the providers did not draw from: the other splits' queries. If a data set has none, it is five
-    folds of its training queries, each for the videos of one fold and of the other four; the providers may have drawn
-    from them.
-    """
+    """A data set as negatives are evaluated against it; `human` is text that the providers did not draw from."""
 
     dataset: str
     dictionary: Dictionary
     leakage: LeakageFilter
-    human: Sequence[Human] = ()
+    human: list[str] = field(default_factory=list)  # the queries of the other splits
+    relations: set[Relation] = field(default_factory=set)  # of these
     queries: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by video
     tests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # normal forms by test split
     trained: set[str] = field(default_factory=set)  # normal forms of the training queries
@@ -106,10 +91,6 @@ class Reference:
             texts = self.queries.get(vid, set())
             self._forms_of_video[vid] = set(map(normal_form, texts)), set(map(self.leakage.lemmatised, texts))
         return self._forms_of_video[vid]
-
-    def human_index(self, vid: str) -> int:
-        """Return which of the human texts a video's negatives are compared with."""
-        return _fold(vid) if len(self.human) > 1 else 0
 
     def slots(self, row: Negative) -> tuple[Slot, ...] | None:
         """Return a row's slots: its own, or those of the masked query; None if it does not match the query."""
@@ -128,46 +109,31 @@ def example_sentences() -> list[str]:
     return gzip.decompress((Path(__file__).parent / "sentences.txt.gz").read_bytes()).decode().splitlines()
 
 
-def _fold(vid: str) -> int:
-    return blake2b(vid.encode(), digest_size=1).digest()[0] % FOLDS
-
-
 def read_reference(
-    dataset: str, annotated: Annotated, parsed: Collection[str] = (), human: Sequence[Human] = ()
+    dataset: str, annotated: Annotated, parsed: Collection[str] = (), with_human: bool = False
 ) -> Reference:
-    """Read a data set, and the tokens of the training queries in `parsed`; only samples need `human`."""
-    queries, tests, trained = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set), set[str]()
-    kept: dict[str, Tokens] = {}
+    """Read a data set, with the tokens of the training queries in `parsed`, and the human text if it is asked for."""
 
     def read() -> Iterator[tuple[dict[str, Any], Tokens]]:
-        for table, tags in annotated():
-            rows = table.select(["vid", "split", "query", "novel"]).to_pylist()
+        for queries, tags in annotated():
+            rows = queries.select(["vid", "split", "query", "novel"]).to_pylist()
             for row, tokens in zip(rows, tags["tokens"].to_pylist(), strict=True):
-                queries[row["vid"]].add(row["query"])
-                is_training = row["split"] == TRAINING
-                (trained if is_training else tests[row["split"]]).add(normal_form(row["query"]))
-                if is_training and row["query"] in parsed:
-                    kept[row["query"]] = tokens
+                reference.queries[row["vid"]].add(row["query"])
+                if row["split"] == TRAINING:
+                    reference.trained.add(normal_form(row["query"]))
+                    if row["query"] in parsed:
+                        reference.parsed[row["query"]] = tokens
+                else:
+                    reference.tests[row["split"]].add(normal_form(row["query"]))
+                    if with_human:
+                        reference.human.append(row["query"])
+                        reference.relations.update(relations(tokens))
                 yield row, tokens
 
-    dictionary, leakage = Dictionary(dictionary_part(annotated()).rows), LeakageFilter(read(), every=True)
-    return Reference(dataset, dictionary, leakage, human, queries, tests, trained, kept)
-
-
-def read_human(annotated: Annotated) -> list[Human]:
-    """Read the human text of a data set: of its other splits, or five folds of its training split."""
-    others, folds = Human(), [Human() for _ in range(FOLDS)]
-    has_others = any(pc.any(pc.not_equal(queries["split"], TRAINING)).as_py() for queries, _ in annotated())
-    for queries, tags in annotated():
-        rows = queries.select(["vid", "split", "query"]).to_pylist()
-        for row, tokens in zip(rows, tags["tokens"].to_pylist(), strict=True):
-            texts = [fold for number, fold in enumerate(folds) if number != _fold(row["vid"])]
-            if has_others:
-                texts = [others] if row["split"] != TRAINING else []
-            for human in texts:
-                human.sentences.append(row["query"])
-                human.relations.update(relations(tokens))
-    return [others] if has_others else folds
+    dictionary = Dictionary(dictionary_part(annotated()).rows)
+    reference = Reference(dataset, dictionary, LeakageFilter((), every=True))
+    reference.leakage = LeakageFilter(read(), every=True)  # while it reads, the rest is filled in
+    return reference
 
 
 # -- the stage `measures` ----------------------------------------------------------------------------------------------

@@ -60,12 +60,10 @@ from penumbra.tasks.negatives.quality.page import write_page
 from penumbra.tasks.negatives.quality.reference import (
     MASK,
     MEASURES,
-    Human,
     Measures,
     Reference,
     example_sentences,
     measure,
-    read_human,
     read_reference,
     words_of,
 )
@@ -142,7 +140,7 @@ def put_samples(
         put_relations(few, control, parsed, reference, figures)
         put_relations(own, [], parsed, reference, figures)
     elif is_own or not judge:
-        other = replace(reference, human=[Human(example_sentences())])
+        other = replace(reference, human=example_sentences())
         put_plausibility(rows, randoms, other, figures, "plausibility.examples")
 
 
@@ -155,7 +153,7 @@ def likelihoods(rows: Iterable[Negative], judge: LanguageModel) -> dict[str, flo
 
 def has_human_text(reference: Reference) -> bool:
     """Return whether there is enough human text for plausibility and relations."""
-    return min((len(human.sentences) for human in reference.human), default=0) >= MIN_HUMAN
+    return len(reference.human) >= MIN_HUMAN
 
 
 def own_providers(source: Source, judge: str) -> set[str]:
@@ -178,9 +176,9 @@ def _notes(
     config: QualityConfig, judge: LanguageModel | None, own: set[str], reference: Reference, measures: pa.Table
 ) -> list[str]:
     """Return who judges, what is not evaluated, and what is evaluated on a sample."""
-    others = min((len(human.sentences) for human in reference.human), default=0)
-    number = f"{len(reference.human[0].sentences):,} other sentences" if has_human_text(reference) else ""
-    trigrams = f"a trigram model of {number or 'the examples in WordNet'}"
+    number = len(reference.human)
+    text = f"{number:,} other sentences" if has_human_text(reference) else "the examples in WordNet"
+    trigrams = f"a trigram model of {text}"
     if not judge:
         how = f"`{INSTALL}`" if config.language_model == SMALL_MODEL else f"`hf download {config.language_model}`"
         notes = [
@@ -198,12 +196,11 @@ def _notes(
     if max(pc.value_counts(measures["level"]).field("counts").to_pylist(), default=0) < MIN_ROWS:
         left_out.append(f"blind AUC (needs {MIN_ROWS} negatives a level)")
     if not has_human_text(reference):
-        left_out.append(f"plausibility and attested relations (need {MIN_HUMAN} other sentences, there are {others})")
+        left_out.append(f"plausibility and attested relations (need {MIN_HUMAN} other sentences, there are {number})")
     if left_out:
         notes.append(f"left out, because they mean nothing on so few sentences: {'; '.join(left_out)}")
     if not reference.tests:
-        folds = ", and the trigram model is of other folds of the training queries" if has_human_text(reference) else ""
-        notes.append(f"{reference.dataset} has no test split: leaks are not judged{folds}")
+        notes.append(f"{reference.dataset} has no test split: leaks are not judged")
     if not reference.leakage.is_labelled:
         notes.append(f"{reference.dataset} has no labels of novel compositions or words: held-out ones are not judged")
     rows, queries = len(measures), len(measures["qid"].unique())
@@ -262,13 +259,13 @@ class Quality(Stage):
 
     def part(self, piece: int) -> Part:
         """Evaluate the negatives: the report is one part."""
-        data, config, human = self.data, self.judging, read_human(self.data.annotated)
+        data, config = self.data, self.judging
         if self.measures:
-            reference = read_reference(data.name, data.annotated, human=human)
+            reference = read_reference(data.name, data.annotated, with_human=True)
             measures = Store().table(self.measures)
         else:
             rows = list(chain.from_iterable(self.negatives.parts()))
-            reference = read_reference(data.name, data.annotated, {row.query for row in rows}, human)
+            reference = read_reference(data.name, data.annotated, {row.query for row in rows}, with_human=True)
             measures = table_of(MEASURES, [measure(row, reference) for row in rows])
         videos = {vid: number for number, vid in enumerate(measures["vid"].unique().to_pylist())}
         figures = Figures(videos, Resamples(len(videos), config.resamples, SEED))

@@ -217,14 +217,16 @@ def test_a_row_that_is_no_verdict_is_refused_with_reviewer_line_and_reason_and_t
     [
         ("\n\n", "its first line is no header .*: save it again on the page that `penumbra browse corner` writes"),
         ("{}", "its first line is no header of a review .dataset Field required"),
-        ('HEADER\n{"qid":', "bad.jsonl, line 2: Invalid JSON: .*: correct it; nothing was taken"),
         ("HEADER", "bad.jsonl has no verdict that can be used: save it again"),
-        ("HEADER\n{}", "bad.jsonl has no verdict that can be used: bad.jsonl, line 2, by ann .*: qid Field required"),
+        ('HEADER\n{"qid":', "bad.jsonl has no verdict that can be used: bad.jsonl, line 2, by ann .*: Invalid JSON"),
         (
             '{"dataset":"other","stage":"negatives","key":"1","reviewer":"a"}',
-            "reviews 'other/negatives by a', not corner/neg",
+            "reviews 'other/negatives/1', but corner/negatives has",
         ),
-        ('{"dataset":"corner","stage":"negatives","key":"../x","reviewer":"a"}', r"reviews '\.\./x', but corner/neg"),
+        (
+            '{"dataset":"corner","stage":"negatives","key":"../x","reviewer":"a"}',
+            r"reviews 'corner/negatives/\.\./x', but corn",
+        ),
         ('{"dataset":"corner","stage":"negatives","key":"KEY","reviewer":" "}', "reviewer String should have at least"),
         ("\udcff", "bad.jsonl is no UTF-8 text"),
         (None, "bad.jsonl can't be read .No such file or directory"),

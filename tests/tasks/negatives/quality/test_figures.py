@@ -11,14 +11,7 @@ from penumbra.tasks.negatives.checks import LeakageFilter, normal_form
 from penumbra.tasks.negatives.quality.figures import Figures, blind_auc, put_plausibility, put_relations, put_similarity
 from penumbra.tasks.negatives.quality.negatives import Negative
 from penumbra.tasks.negatives.quality.page import figures_by_name
-from penumbra.tasks.negatives.quality.reference import (
-    Human,
-    Reference,
-    fills_of,
-    masked_tokens,
-    read_reference,
-    words_of,
-)
+from penumbra.tasks.negatives.quality.reference import Reference, fills_of, masked_tokens, read_reference, words_of
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.relations import Relation, relations
 from tests.rows import annotation
@@ -31,7 +24,7 @@ VIDEOS = [i // 2 for i in range(len(QUERIES))]
 
 
 def reference() -> Reference:
-    return Reference("mine", Dictionary(dictionary_part([]).rows), LeakageFilter((), every=True), [Human(QUERIES)])
+    return Reference("mine", Dictionary(dictionary_part([]).rows), LeakageFilter((), every=True), QUERIES)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +155,7 @@ def test_relations_of_both_schemes() -> None:
     assert set(relations(penn)) == set(relations(universal)) == expected
     negative = [*penn[:3], {**penn[3], "lemma": "soup"}, *penn[4:]]
     figures = Figures({"v": 0}, Resamples(1, 0, 0))
-    human = replace(reference(), human=[Human([], {Relation("put", "verb-object", "", "soup")})])
+    human = replace(reference(), relations={Relation("put", "verb-object", "", "soup")})
     put_relations(
         [Negative("q", "v", 1, "query", "negative", "")], [], {"query": penn, "negative": negative}, human, figures
     )
