@@ -171,13 +171,6 @@ def test_an_export_that_fails_leaves_the_older_one_as_it_was(
     assert content() == older
 
 
-@pytest.mark.parametrize("format_", ["csv", "parquet"])
-def test_a_file_that_can_not_be_written_is_one_line(built: Store, tmp_path: Path, format_: str) -> None:
-    file = tmp_path / "nowhere" / "out"
-    done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
-    assert str(done.exception) == f"--output {file} can't be written (No such file or directory)"
-
-
 def test_datasets_opens_the_folder(store: Store, tmp_path: Path) -> None:
     """The first part has no query of the test split: `datasets` reads no file with an empty row group."""
     pytest.importorskip("datasets", reason="is an extra: pip install 'penumbra[test]'")
