@@ -164,22 +164,19 @@ def seconds(cell: Any) -> float | None:
 
 
 def windows_in(cell: Any) -> list[list[Any]] | None:
-    """Return windows from a list of pairs, one pair, pairs as JSON text, or `0:02-0:08; 0:11-0:15`; None otherwise."""
+    """Return windows from a list of pairs or one pair, also as JSON text; None if the cell has another form."""
     if isinstance(cell, str):
         try:
             cell = json.loads(cell.replace("(", "[").replace(")", "]"), parse_int=whole_number)
         except (json.JSONDecodeError, RecursionError):
-            cell = [[edge.strip() for edge in re.split("[-–]", part)] for part in cell.split(";")]
+            return None
     if not isinstance(cell, list | tuple):
         return None
-    pairs = [cell] if len(cell) == 2 and not any(isinstance(edge, list | tuple | dict) for edge in cell) else cell
-    windows = []
-    for pair in pairs:
-        edges = [pair.get("start"), pair.get("end")] if isinstance(pair, dict) else pair
-        if not isinstance(edges, list | tuple) or len(edges) != 2 or None in (times := [*map(seconds, edges)]):
-            return None
-        windows.append(times)
-    return windows
+    pairs = [cell] if len(cell) == 2 and not any(isinstance(edge, list | tuple) for edge in cell) else cell
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        return None
+    windows = [[seconds(edge) for edge in pair] for pair in pairs]
+    return None if any(None in window for window in windows) else windows
 
 
 def split_in(cell: Any) -> str | None:

@@ -35,11 +35,9 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     rows_of_queries = store.rows(annotations, ["vid", "split"])
     unused = Counter(row["split"] for row in rows_of_queries if row["vid"] not in featured)
     clips, missing = np.concatenate(counts), video_features.taken - video_features.kept
-    spread = f"{np.median(clips):g} ({clips.min()}, {clips.max()})" if len(clips) else "–"
     rows = [
         ("videos with features", f"{video_features.kept:,} of {video_features.taken:,}"),
         ("clips", f"{clips.sum():,} of {video_features.parameters['clip_length']:g} s"),
-        ("clips a video, median (least, most)", spread),
         ("texts", f"{text_features.kept:,} of {text_features.taken:,}"),
         (UNUSED, ", ".join(f"{split} {count:,}" for split, count in sorted(unused.items())) or "none"),
     ]

@@ -61,17 +61,6 @@ def videos_folder(dataset: str, videos: Videos) -> Path:
     return Path(videos.folder).expanduser() if videos.folder else videos_of(dataset)
 
 
-def refusal(video: EncodedVideo, annotated: float, clip_length: float) -> tuple[str, str]:
-    """Return why a decoded video is rejected, with details; two empty strings if it is used."""
-    summary, missing = video.summary, annotated - video.summary.duration
-    if video.features is None:
-        return video.reason, video.value
-    if missing > clip_length and (summary.damaged or summary.duration < MIN_SHARE * annotated - clip_length):
-        reason = "damaged video breaks off" if summary.damaged else "video is shorter than its annotations say"
-        return reason, f"{summary.duration:.2f} of {annotated:.2f} s"
-    return ("", "") if np.isfinite(video.features).all() else ("features are not finite in half precision", "")
-
-
 def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> list[str]:
     """Return what is noted about a video that is used."""
     notes = {
@@ -127,12 +116,8 @@ class VideoFeatures(VideoStage):
         return features_table(self.encoder.name, self.interval, rows, self.encoder.model.config.projection_dim)
 
     def parameters(self) -> dict[str, Any]:
-        return {
-            "encoder": self.clip.encoder,
-            "precision": "float32",
-            "clip_length": self.interval,
-            "videos_a_part": VIDEOS_A_PART,
-        }
+        made = {"encoder": self.clip.encoder, "precision": "float32"}
+        return made | {"clip_length": self.interval, "videos_a_part": VIDEOS_A_PART}
 
     determines = parameters
 
@@ -201,26 +186,27 @@ class VideoFeatures(VideoStage):
                 video = EncodedVideo(reason="link leads out of the folder", value="name its target with videos.folder")
             else:
                 video = EncodedVideo(reason="no video file")
-            annotated = self.durations[vid]
-            reason, value = refusal(video, annotated, self.interval)
-            if reason or video.features is None:
+            features, summary, annotated = video.features, video.summary, self.durations[vid]
+            missing, is_short = annotated - summary.duration, summary.duration < MIN_SHARE * annotated - self.interval
+            reason, value = video.reason, video.value
+            if features is not None and missing > self.interval and (summary.damaged or is_short):
+                reason = "damaged video breaks off" if summary.damaged else "video is shorter than its annotations say"
+                value = f"{summary.duration:.2f} of {annotated:.2f} s"
+            elif features is not None and not np.isfinite(features).all():
+                reason = "features are not finite in half precision"
+            if reason or features is None:
                 rejected.append(rejection(vid, self.name, reason, value))
                 continue
-            notes.update(notes_on(video.summary, annotated, self.interval))
-            rows.append((vid, video.summary.duration, video.features))
+            notes.update(notes_on(summary, annotated, self.interval))
+            rows.append((vid, summary.duration, features))
         return Part(self.table(rows), len(vids), len(rows), rejected, notes)
 
 
 def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
     """Return rows (video id, duration, features) as a table of `video_features`; all features have this dimension."""
-    columns = {
-        "vid": [vid for vid, _, _ in rows],
-        "encoder": [encoder] * len(rows),
-        "clip_length": [clip_length] * len(rows),
-        "duration": [duration for _, duration, _ in rows],
-        "features": lists_of([features for _, _, features in rows], dimension),
-    }
-    return pa.table(columns)
+    vids, durations, features = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = {"vid": vids, "encoder": [encoder] * len(rows), "clip_length": [clip_length] * len(rows)}
+    return pa.table(columns | {"duration": durations, "features": lists_of(features, dimension)})
 
 
 @dataclass(frozen=True)
