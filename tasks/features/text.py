@@ -97,12 +97,10 @@ class SentenceTexts:
         lengths = [len(ids) for ids in self.model.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]]
         tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
         pooled: Float16Array = np.zeros((len(texts), self.model.get_embedding_dimension()), np.float16)
-        tick = counting("texts", len(texts))
+        tick, options = counting("texts", len(texts)), {"output_value": None, "show_progress_bar": False}
         for rows in batches_of_one_length([min(length, limit) for length in lengths], batch_size):
             with fast_cpu_matmul(self.model.device):
-                encoded = self.model.encode(
-                    [texts[row] for row in rows], batch_size=batch_size, output_value=None, show_progress_bar=False
-                )
+                encoded = self.model.encode([texts[row] for row in rows], batch_size=batch_size, **options)
             for row, states in zip(rows, encoded, strict=True):
                 real = states["attention_mask"].bool()
                 tokens[row] = states["token_embeddings"][real].half().cpu().numpy()

@@ -28,12 +28,10 @@ def pairs_of(tokens: Tokens) -> set[Pair]:
     pairs: set[Pair] = set()
     for head, kind, preposition, dependent in relations(tokens):
         match kind:
-            case "verb-object":
-                pairs.add(("v-n", head, dependent))
+            case "verb-object" | "verb-adverb":
+                pairs.add(("v-n" if kind == "verb-object" else "v-adv", head, dependent))
             case "adjective-noun" | "noun-noun":
                 pairs.add((f"{kind[0]}-n", dependent, head))
-            case "verb-adverb":
-                pairs.add(("v-adv", head, dependent))
             case "verb-preposition-noun":
                 pairs |= {("v-n", head, dependent), ("v-adv", head, preposition), ("p-n", preposition, dependent)}
             case "noun-preposition-noun":

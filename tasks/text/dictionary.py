@@ -57,20 +57,11 @@ def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
     others = Counter[str]()  # occurrences of each word that are of another class
     for (primitive, _, word, _), count in counts.items():
         others[word] += count if primitive != "noun" else 0
-    total = subjects.total()
-    rows = [
-        {
-            "primitive": entry[0],
-            "tag": entry[1],
-            "word": entry[2],
-            "lemma": entry[3],
-            "count": count,
-            "is_subject": entry[0] == "noun"
-            and 2 * subjects[entry] > count > others[entry[2]]
-            and RAREST * subjects[entry] >= total,
-        }
-        for entry, count in sorted(counts.items(), key=lambda e: (e[0][:2], -e[1], e[0][2:]))
-    ]
+    total, rows = subjects.total(), list[dict[str, object]]()
+    for entry, count in sorted(counts.items(), key=lambda e: (e[0][:2], -e[1], e[0][2:])):
+        is_frequent = 2 * subjects[entry] > count > others[entry[2]] and RAREST * subjects[entry] >= total
+        row = dict(zip(("primitive", "tag", "word", "lemma"), entry, strict=True))
+        rows.append({**row, "count": count, "is_subject": entry[0] == "noun" and is_frequent})
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
@@ -115,10 +106,10 @@ class Dictionary:
                     counts[kind, tag][word] += row["count"]
                     self._related[kind, tag, word].add(word)
                     self._related[kind, tag, lemma].add(word)
-        self.offers: dict[tuple[str, str], Offer] = {}
-        for key, counted in counts.items():
-            words = sorted(counted)
-            self.offers[key] = Offer(words, {word: place for place, word in enumerate(words)}, counted.total())
+        self.offers = {
+            key: Offer(sorted(counted), {word: place for place, word in enumerate(sorted(counted))}, counted.total())
+            for key, counted in counts.items()
+        }
 
     def offer(self, primitive: str, tag: str) -> Offer:
         """Return the words for a slot; an empty offer if the training split has none."""

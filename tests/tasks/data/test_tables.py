@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -154,24 +155,17 @@ def test_a_given_column_that_does_not_fit_names_the_row(tmp_path: Path) -> None:
         find_columns(table, {"start": "clip"})
     with pytest.raises(DatasetError, match=r"no column .texts. for --query: did you mean text\?"):
         find_columns(table, {"query": "texts"})
-
-
-def test_missing_folders_and_files_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"is a folder: give a .csv.*to_parquet"):
-        read_table(tmp_path)
-    with pytest.raises(DatasetError, match=r"can.t be read .No such file or directory."):
-        read_table(tmp_path / "none.csv")
-
-
-def queries(videos: int) -> list[OwnQuery]:
-    return [OwnQuery(str(i), "sits.", f"v{i // 2}", 9.0, [], None, "row") for i in range(2 * videos)]
+    for path, message in ((tmp_path, r"is a folder: give a .csv.*to_parquet"), (tmp_path / "none.csv", "No such file")):
+        with pytest.raises(DatasetError, match=message):
+            read_table(path)
 
 
 def test_splits_are_by_video_and_by_seed() -> None:
-    first, again, other = queries(20), queries(20)[::-1], queries(20)
-    for own, seed in ((first, 0), (again, 0), (other, 1)):
-        split_by_video(own, 0.2, seed)
-    held = [{query.vid for query in own if query.split == "test"} for own in (first, again, other)]
+    own = [OwnQuery(str(i), "sits.", f"v{i // 2}", 9.0, [], None, "row") for i in range(40)]
+    first, again, other = deepcopy(own), deepcopy(own)[::-1], deepcopy(own)
+    for queries, seed in ((first, 0), (again, 0), (other, 1)):
+        split_by_video(queries, 0.2, seed)
+    held = [{query.vid for query in queries if query.split == "test"} for queries in (first, again, other)]
     assert len(held[0]) == 4
     assert held[0].isdisjoint(query.vid for query in first if query.split == "train")
     assert held[0] == held[1]

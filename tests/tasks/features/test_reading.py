@@ -36,9 +36,3 @@ def test_one_array_holds_every_video(store: Store) -> None:
             assert np.shares_memory(found[vid], found.values)
     assert "d" not in found
     assert len(found) == 3
-
-
-def test_numbers_survive_to_the_bit(store: Store) -> None:
-    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    finite = np.ascontiguousarray(every[np.isfinite(every)][:60000].reshape(-1, 5))
-    assert read_features(videos(store, {"a": finite}))["a"].tobytes() == finite.tobytes()

@@ -35,7 +35,7 @@ def negatives(store: Store, texts: list[str], number: int = 1) -> Artifact:
 def test_states_do_not_depend_on_the_other_texts() -> None:
     """Start and end token are kept, and padding is not."""
     encoder = load(TINY)
-    texts = [f"a person opens the {noun}." for noun in ("door", "box", "bag", "fridge", "big window", "book")] + ["x"]
+    texts = [*(f"a person opens the {noun}." for noun in ("door", "box", "bag", "fridge", "big window")), "x"]
     together = ClipTexts(encoder).encode(texts, 4)
     assert [len(states) for states in together[0]] == [len(encoder.tokenizer(text)["input_ids"]) for text in texts]
     for index, text in enumerate(texts):

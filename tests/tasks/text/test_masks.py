@@ -31,12 +31,9 @@ def order(tokens: list[Row]) -> list[str]:
     return [tokens[i]["text"] for i in masking_order(tokens)]
 
 
-@pytest.mark.parametrize(
-    ("primitives", "counts"),
-    [(1, (1, 1, 1)), (2, (1, 1, 2)), (3, (1, 2, 3)), (5, (1, 3, 4)), (6, (1, 3, 5)), (7, (2, 4, 6)), (9, (2, 5, 7))],
-)
-def test_counts_equal_those_of_the_authors(primitives: int, counts: tuple[int, int, int]) -> None:
-    assert slot_counts(primitives, RATIOS) == counts
+def test_counts_equal_those_of_the_authors() -> None:
+    counts = [slot_counts(primitives, RATIOS) for primitives in (1, 2, 3, 5, 6, 7, 9)]
+    assert counts == [(1, 1, 1), (1, 1, 2), (1, 2, 3), (1, 3, 4), (1, 3, 5), (2, 4, 6), (2, 5, 7)]
 
 
 @pytest.mark.parametrize("ratios", [RATIOS, (0.1, 0.3, 0.5), (0.3, 0.3, 0.3), (0.01, 0.02, 1.0), (1.0, 1.0, 1.0)])
@@ -45,7 +42,6 @@ def test_counts_rise_and_stay_within_the_query(ratios: tuple[float, float, float
         first, second, third = slot_counts(primitives, ratios)
         assert 1 <= first <= second <= third <= primitives
     assert slot_counts(10, (0.1, 0.3, 0.5)) == (1, 3, 5), "rounding errors mask no further word"
-    assert slot_counts(30, (0.1, 0.3, 0.7)) == (3, 9, 21)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +63,8 @@ def test_the_subject_is_left_out_or_comes_last_where_there_are_fewer_than_three_
     man, opens, box = token("man", "noun", subject=True), token("opens", "verb"), token("box", "noun")
     assert order([man, opens, token("red", "adjective"), box]) == ["opens", "box", "red"]
     assert order([man, opens, box]) == ["opens", "box", "man"]
-    assert order([man]) == ["man"]
-
-
-def test_a_noun_that_a_pronoun_repeats_comes_last() -> None:
-    pronoun = token("they", pos="PRON", dep="nsubj")
-    rest = [token("drink", "verb"), token("glass", "noun"), token("of", "preposition"), token("water", "noun")]
-    assert order([token("person", "noun", subject=True), pronoun, *rest])[-1] == "person"
+    they, rest = token("they", pos="PRON", dep="nsubj"), [token("of", "preposition"), token("water", "noun")]
+    assert order([man, they, opens, box, *rest])[-1] == "man", "a pronoun repeats it"
 
 
 @pytest.mark.parametrize("ratios", [RATIOS, (0.1, 0.3, 0.5), ALL])
@@ -85,15 +76,13 @@ def test_levels_are_nested_and_only_masked_words_change(nlp: Language, ratios: t
         places = [{slot["token"] for slot in level["slots"]} for level in levels]
         assert places[0] <= places[1] <= places[2]
         for level in levels:
-            slots = level["slots"]
+            back, slots = level["masked_query"], level["slots"]
             assert [slot["token"] for slot in slots] == sorted(slot["token"] for slot in slots)
-            assert level["masked_query"].count(MASK) == len(slots) > 0
-            back = level["masked_query"]
+            assert back.count(MASK) == len(slots) > 0
             for slot in slots:
                 back = back.replace(MASK, slot["word"], 1)
-            assert back == text
-            for slot in slots:
                 assert {"primitive": slot["primitive"], "tag": slot["tag"]}.items() <= tokens[slot["token"]].items()
+            assert back == text
 
 
 def test_only_the_training_split_is_masked_and_rejections_have_a_reason() -> None:

@@ -1,7 +1,6 @@
 """Tags: the shipped tagger is good and small, the primitive rules hold, and no character is lost."""
 
 import csv
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -31,10 +30,6 @@ ODD_TEXTS = [
 def primitives(nlp: Language, text: str) -> dict[str, str]:
     """Each word that is a primitive, and its class."""
     return {str(t["text"]): str(t["primitive"]) for t in describe(nlp(text)) if t["primitive"]}
-
-
-def subjects(nlp: Language, text: str) -> list[str]:
-    return [str(token["text"]) for token in describe(nlp(text)) if token["is_subject"]]
 
 
 def test_parts_of_speech_on_the_treebanks_test_set(nlp: Language, shared: Path) -> None:
@@ -84,8 +79,9 @@ def test_auxiliaries_gerunds_and_particles(nlp: Language, text: str, words: dict
 
 
 def test_subjects(nlp: Language) -> None:
-    sentences = {"person opening a door.": ["person"], "person they sit down.": ["person"], "they sit.": []}
-    assert {text: subjects(nlp, text) for text in sentences} == sentences
+    subjects = {"person opening a door.": ["person"], "person they sit down.": ["person"], "they sit.": []}
+    for text, words in subjects.items():
+        assert [token["text"] for token in describe(nlp(text)) if token["is_subject"]] == words
 
 
 def test_tokens_rebuild_the_text(nlp: Language) -> None:
@@ -96,10 +92,7 @@ def test_tokens_rebuild_the_text(nlp: Language) -> None:
 
 def test_the_tags_of_a_text_do_not_depend_on_other_texts(nlp: Language) -> None:
     texts = [*ODD_TEXTS, "a man runs.", *ODD_TEXTS[::-1], "a man runs."]
-    together = list(tag_texts(texts, nlp))
-    assert together[: len(ODD_TEXTS)] == together[-2 : len(ODD_TEXTS) : -1], "a text's tags depend on its place"
-    alone = list(chain.from_iterable(tag_texts([text], nlp) for text in texts))
-    assert together == alone, "a text's tags depend on its neighbours"
+    assert list(tag_texts(texts, nlp)) == [tokens for text in texts for tokens in tag_texts([text], nlp)]
 
 
 def test_an_unusable_pipeline_is_named(tmp_path: Path) -> None:
