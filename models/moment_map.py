@@ -41,11 +41,15 @@ def schedule(clips: int, counts: Sequence[int]) -> list[Step]:
     return steps
 
 
+def cells_by_step(clips: int, steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """Return the first and last clip of every candidate: those of one clip, then those of each step."""
+    longer = [(start, start + step.offset) for step in steps for start in step.starts]
+    return [(clip, clip) for clip in range(clips)] + longer
+
+
 def candidate_cells(clips: int, counts: Sequence[int]) -> Tensor:
     """Return the first and last clip [candidates, 2] of every candidate, in the order of the map's rows."""
-    cells = {(clip, clip) for clip in range(clips)}
-    cells |= {(start, start + step.offset) for step in schedule(clips, counts) for start in step.starts}
-    return torch.tensor(sorted(cells))
+    return torch.tensor(sorted(cells_by_step(clips, schedule(clips, counts))))
 
 
 def candidate_windows(cells: Tensor, clips: int, durations: Tensor) -> Tensor:
@@ -71,9 +75,7 @@ class MomentMap(nn.Module):
             if kind == "conv"
             else None
         )
-        places = [(clip, clip) for clip in range(clips)]
-        places += [(start, start + step.offset) for step in self.steps for start in step.starts]
-        index = torch.tensor([start * clips + end for start, end in places])
+        index = torch.tensor([start * clips + end for start, end in cells_by_step(clips, self.steps)])
         self.register_buffer("places", index, persistent=False)
 
     def forward(self, clips: Tensor) -> Tensor:

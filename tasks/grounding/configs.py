@@ -3,19 +3,12 @@
 `penumbra.tasks.grounding.training.presets` joins them to the settings of a run.
 """
 
-import dataclasses
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.stage import Parameters
-
-
-@dataclasses.dataclass(frozen=True)
-class NoOptions:
-    """Options of a model that has none."""
-
 
 OF_THE_DATA = {
     "video_dim",
@@ -34,8 +27,8 @@ class ModelConfig(Parameters):
     (of the network and its data) and `loss_options` declare them with types and defaults.
     """
 
-    options: ClassVar[type] = NoOptions
-    loss_options: ClassVar[type] = NoOptions
+    options: ClassVar[type]
+    loss_options: ClassVar[type]
 
     name: str
     losses: Parameters = Parameters()
