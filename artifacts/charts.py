@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from penumbra.artifacts.markdown import harmless, printable, truncated
 
-GREY, INK, RULE, SHADE = "#6b7280", "#3f4856", "#d5d9e0", "#f6d98a"
+GREY, INK, RULE = "#6b7280", "#3f4856", "#d5d9e0"
 COLOURS = ("#3b82f6", "#8b5cf6", "#e0669a", "#64748b", "#c26a07", "#0d9488")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "1 3", "5 5")  # lines differ in black and white, too
 CHARACTER = 6.2  # average width of a character of 12 pixels
@@ -28,7 +28,6 @@ class Drawing:
     """A picture, its title, and a description for people who can't see it."""
 
     title: str
-    width: int
     height: int
     body: Sequence[str]
     description: str = ""
@@ -36,10 +35,10 @@ class Drawing:
     def svg(self) -> str:
         """Return the picture as a file of its own, or as a part of an HTML page."""
         title, description = harmless(self.title), harmless(self.description)
-        size = f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
+        size = f'width="{WIDTH}" height="{self.height}" viewBox="0 0 {WIDTH} {self.height}"'
         label = f"{title}. {description}".strip()
         head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" {size}>'
-        background = box(0, 0, self.width, self.height, "#ffffff")
+        background = box(0, 0, WIDTH, self.height, "#ffffff")
         return f"{head}<title>{title}</title><desc>{description}</desc>{background}{''.join(self.body)}</svg>"
 
     def image(self) -> str:
@@ -65,7 +64,6 @@ class Panel(NamedTuple):
     unit: str
     shaded: Points = ()
     marked: Sequence[float] = ()
-    shade: str = SHADE
     least: float = 0.0
 
 
@@ -124,7 +122,7 @@ def panels(title: str, several: Sequence[Panel], columns: int, height: int = 150
         body.append(line([(MARGIN, y), (MARGIN + 34, y)], COLOURS[style % 6], 2.5, DASHES[style % 6]))
         body.append(text(MARGIN + 42, y + 4, label, room=WIDTH - MARGIN - 50))
     description = "; ".join(f"{panel.title}: {', '.join(it.label for it in panel.lines)}" for panel in several)
-    return Drawing(title, WIDTH, bottom + 18 * len(labels) + 2, body, description)
+    return Drawing(title, bottom + 18 * len(labels) + 2, body, description)
 
 
 def draw_panel(panel: Panel, left: float, top: float, width: float, height: float) -> list[str]:
@@ -145,8 +143,7 @@ def draw_panel(panel: Panel, left: float, top: float, width: float, height: floa
 
     body = [text(x0, top + 15, panel.title, room=width - MARGIN, weight="600")]
     for start, end in panel.shaded:
-        opacity = 0.55 if panel.shade == SHADE else 0.18
-        body.append(box(x(start), y1, max(1.5, x(end) - x(start)), y0 - y1, panel.shade, opacity))
+        body.append(box(x(start), y1, max(1.5, x(end) - x(start)), y0 - y1, COLOURS[0], 0.18))
     for tick in ticks(low, high):
         body += [line([(x0, y(tick)), (x1, y(tick))]), text(x0 - 5, y(tick) + 4, f"{tick:g}", "end", GREY)]
     for tick in ticks(panel.low, panel.high, max(2, int((x1 - x0) / 45))):

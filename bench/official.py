@@ -59,7 +59,7 @@ def _retrieval(windows: Windows, recall_ious: Sequence[float]) -> dict[str, dict
     scores = score_queries(windows)
     precision = scores.precision.mean(0)
     by_iou = {str(iou): _printed(100 * value) for iou, value in zip(IOUS, precision, strict=True)}
-    recall = {str(iou): _printed(100 * scores.recall(1, iou).mean()) for iou in recall_ious}
+    recall = {str(iou): _printed(100 * (scores.iou >= iou).mean()) for iou in recall_ious}
     return {
         "MR-mAP": {**by_iou, "average": _printed(100 * np.mean(precision))},
         "MR-R1": {**recall, "average": _printed(100 * scores.iou.mean())},

@@ -5,13 +5,14 @@ penumbra ablation losses scenes
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from prefect import State
 from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of, queries_of
 from penumbra.flows.evaluate_grounding import evaluate_run
@@ -22,8 +23,7 @@ from penumbra.tasks.data.annotations import TRAINING as TRAINED
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.extraction import FeaturesParameters
-from penumbra.tasks.features.video import videos_folder
-from penumbra.tasks.grounding.ablation import NEGATIVES, TRAINING, Grid, Results, RowPlan, SeededRun, plan, tabulate
+from penumbra.tasks.grounding.ablation import NEGATIVES, Results, RowPlan, SeededRun, plan, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources, newest_of_encoder
 from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
@@ -50,18 +50,13 @@ def ablation(
 ) -> State[Artifact]:
     """Build, train and evaluate every row of a grid with several seeds, and print one table."""
     settings = {"model": model, "training": training, "inputs": inputs, "ranking": ranking}
-    grid, plans = rows_of(dataset, name, rows, preset, negatives, features, **settings)
+    grid, plans = plan(name, rows, dataset.name, preset, {**dict(negatives or {}), **dict(features or {}), **settings})
     materials, results = Materials(dataset), Results(grid, seeds)
-    for row in plans:
-        with failures_noted(results, row.row.label):
-            materials.check(row)
     for provider in grid.judged_by if plans else ():
         with failures_noted(results, f"false sentences by {provider}"):
             materials.judge(provider, plans[0])
     for number, row in enumerate(plans, 1):
         label, place = row.row.label, f"row {number} of {len(plans)}"
-        if label in results.failures:
-            continue
         with failures_noted(results, label):
             runs = run_row(row, materials, results, place)
             if is_planned():
@@ -73,21 +68,7 @@ def ablation(
     if results.failures:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in results.failures.items())
         raise RunError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
-    return completed_state(artifact, results.outcome)
-
-
-def rows_of(
-    dataset: Dataset,
-    name: str,
-    rows: tuple[str, ...],
-    preset: str | None,
-    negatives: NegativesParameters | None,
-    features: FeaturesParameters | None,
-    **settings: Any,
-) -> tuple[Grid, list[RowPlan]]:
-    """Return the grid and its chosen rows, each with all its parameters."""
-    groups = {**dict(negatives or {}), **dict(features or {}), **{group: settings[group] for group in TRAINING}}
-    return plan(name, rows, dataset.name, preset, groups)
+    return completed_state(artifact, f"{grid.title}: {counted(len(results.runs), 'training')}")
 
 
 class Materials:
@@ -98,23 +79,9 @@ class Materials:
         extracted = Store().find(dataset.name, "video_features")
         self.newest = Store().reference(extracted[-1]) if extracted else None
 
-    def check(self, row: RowPlan) -> None:
-        """Raise `RunError` if a row reads features of a CLIP that neither exist nor can be extracted."""
-        model, inputs = row.settings.model, row.settings.inputs
-        stages = {*([] if inputs.video_features else ["video_features"]), *({"patch_features"} & model.reads)}
-        of = model.frames_of
-        missing = [it for it in sorted(stages) if of and not newest_of_encoder(self.dataset.name, it, of)]
-        folder = videos_folder(self.dataset.name, row.features.videos)
-        if missing and not (folder.is_dir() and any(folder.iterdir())):
-            raise RunError(
-                f"needs {' and '.join(missing)} of {model.frames_of}, which are extracted from the videos: put them "
-                f"into {folder}, or choose other rows with --row"
-            )
-
     def negatives(self, parameters: NegativesParameters) -> Negatives:
         key = parameters.model_dump_json()
-        if key not in self.built:
-            self.built[key] = negatives_of(self.dataset, parameters)
+        self.built[key] = self.built.get(key) or negatives_of(self.dataset, parameters)
         return self.built[key]
 
     def judge(self, provider: str, row: RowPlan) -> None:
@@ -161,8 +128,8 @@ def run_row(row: RowPlan, materials: Materials, results: Results, place: str) ->
         logger().info("%s, seed %d of %d: %s", place, number + 1, results.seeds, label)
         with failures_noted(results, f"{label}, seed {seed}"):
             metrics, _ = train(sources, settings, None)
-            run = evaluate_run(metrics, sources_of_run(metrics, sources.annotations, tags=sources.tags))
-            runs.append(SeededRun(label, seed, metrics, run.predictions, run.evaluation))
+            run = evaluate_run(metrics, sources_of_run(metrics, sources.annotations))
+            runs.append(SeededRun(label, seed, run))
     return runs
 
 

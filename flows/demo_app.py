@@ -24,14 +24,20 @@ from starlette.types import ASGIApp
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import harmless
+from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.serve import given_credential, interrupt
 from penumbra.flows.server import HOSTS, addresses, listen
 from penumbra.tasks.grounding.prediction.grounder import Grounder, checked
-from penumbra.tasks.grounding.prediction.negator import Negator
-from penumbra.tasks.grounding.prediction.pictures import saliency_by_text, window_frames
-from penumbra.tasks.grounding.runs import RunError
+from penumbra.tasks.grounding.prediction.shown import saliency_by_text
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
+from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.fills import fill_part, make_provider
+from penumbra.tasks.negatives.providers import Provider
+from penumbra.tasks.stage import zip_parts
+from penumbra.tasks.text.dictionary import load_dictionary
+from penumbra.tasks.text.masks import Masking, mask_part
+from penumbra.tasks.text.tags import load_pipeline, tag_part
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 LARGEST_FILE = "2gb"
@@ -46,34 +52,61 @@ POLICY = (
 
 
 _grounder = lru_cache(maxsize=2)(Grounder.of_run)
-_negator = lru_cache(maxsize=2)(lambda run: Negator.of_run(chosen_run(None, run)))
 _watched = lru_cache(maxsize=8)(lambda run, video: _grounder(run).watch(video))
+
+
+@lru_cache(maxsize=2)
+def _corpus(dataset: str) -> tuple[str, Masking, Provider]:
+    """Return how a data set is tagged and masked, and the provider `corpus` of its training queries."""
+    store = Store()
+    dictionary = store.newest(dataset, "dictionary")
+    annotations, tags = (store.ancestors(dictionary)[stage][0] for stage in ("annotations", "tags"))
+    masks = store.newest_if_any(dataset, "masks")
+    made = store.manifest(masks).parameters if masks else {}
+    masking = Masking(**{name: made[name] for name in Masking.model_fields.keys() & made.keys()})
+    provider = make_provider("corpus", load_dictionary(dictionary), zip_parts(annotations, tags), Filling())
+    return store.manifest(tags).parameters["spacy_model"], masking, provider
+
+
+def negatives_of(dataset: str, sentence: str) -> list[dict[str, Any]]:
+    """Return the first fill of each level, rows of `fills`; none if the sentence has no word that may be masked.
+
+    The sentence is tagged, masked and filled as a training query is, by the same functions. Raise `ArtifactError` if
+    the data set has no dictionary.
+    """
+    spacy_model, masking, provider = _corpus(dataset)
+    row = {"qid": "0", "vid": "", "split": "train", "query": sentence, "duration": 1.0, "windows": [], "novel": []}
+    annotations = table_of("annotations", [row])
+    tags = tag_part(annotations, load_pipeline(spacy_model)).rows
+    masks = mask_part(annotations, tags, masking.ratios, masking.primitives).rows
+    fills: list[dict[str, Any]] = fill_part(tags, masks, provider, 1).rows.to_pylist()
+    return fills
 
 
 def show(run: str, video: Path, sentence: str) -> str:
     """Return windows, saliency and frames of a sentence and of its negatives as HTML; raise as `Grounder` does."""
     [query] = checked([sentence])
     watched = _watched(run, video)
-    notes, negatives = list(watched.notes), []
+    notes, fills = list(watched.notes), list[dict[str, Any]]()
     try:
-        negatives = list(_negator(run).negatives(query))
-        notes += [] if negatives else ["No negatives: the sentence has no word that may be masked."]
-    except RunError as error:
+        fills = negatives_of(chosen_run(None, run).dataset, query)
+        notes += [] if fills else ["No negatives: the sentence has no word that may be masked."]
+    except PenumbraError as error:
         notes.append(f"No negatives: {error}.")
-    sentences = {"query": query} | {f"level {it.level}": it.query for it in negatives if it.query}
+    negatives = {f"level {it['level']}": it["negative"] or "" for it in fills}
+    problems = {f"level {it['level']}": it["problem"] for it in fills}
+    sentences = {name: text for name, text in {"query": query, **negatives}.items() if text}
     results = dict(zip(sentences, _grounder(run).ask(watched, list(sentences.values())), strict=True))
     windows = {name: result.windows[:WINDOWS] for name, result in results.items()}
     # Lines of the table: name, words with a mark if they are not the query's, best windows, problem.
-    rows = [("query", [(word, False) for word in query.split()], windows["query"], "")]
-    for it in negatives:
-        words = [(word, word != own) for word, own in zip(it.query.split(), query.split(), strict=False)]
-        rows.append((f"level {it.level}", words, windows.get(f"level {it.level}", ()), it.problem))
-    drawings = [saliency_by_text(results)] if results["query"].saliency else []
-    drawings += [window_frames(watched, window) for window in windows["query"]]
+    rows = []
+    for name, text in {"query": query, **negatives}.items():
+        words = [(word, word != own) for word, own in zip(text.split(), query.split(), strict=False)]
+        rows.append((name, words, windows.get(name, ()), problems.get(name) or ""))
+    drawing = Markup(saliency_by_text(results).svg()) if results["query"].saliency else ""  # noqa: S704 (it is escaped)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["drawn"] = lambda drawing: Markup(drawing.svg())  # noqa: S704 (its texts are escaped)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(rows=rows, found=results, notes=notes, drawings=drawings)
+    return template.render(rows=rows, found=results, notes=notes, drawing=drawing)
 
 
 def application(runs: dict[str, str], selected: str, folder: Path, urls: list[str], credential: str) -> ASGIApp:

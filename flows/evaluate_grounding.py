@@ -16,7 +16,7 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.text import judging_texts
-from penumbra.tasks.grounding.batches.inputs import Sources, judging_negatives, newest_tags
+from penumbra.tasks.grounding.batches.inputs import Sources, judging_negatives
 from penumbra.tasks.grounding.configs import Choice, Ranking
 from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model, runs_to_evaluate, sources_of_run
@@ -29,12 +29,12 @@ from penumbra.tasks.stage import is_planned, logger, run
 def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ranking | None = None) -> State[Artifact]:
     """Predict with the best epoch of each run and evaluate it; `ranking` defaults to that of the run."""
     annotations = read_annotations(dataset)
-    negatives, tags = Store().newest_if_any(dataset.name, "negatives"), newest_tags(annotations)
+    negatives = Store().newest_if_any(dataset.name, "negatives")
     evaluated, outcomes = list[EvaluatedRun](), list[str]()
     *others, newest = runs_to_evaluate(dataset.name, choice)
     for metrics in (*others, newest):
         try:
-            sources = sources_of_run(metrics, annotations, negatives, tags)
+            sources = sources_of_run(metrics, annotations, negatives)
             evaluated.append(evaluate_run(metrics, sources, choice.splits, ranking))
         except PenumbraError as error:  # an old run that can't be used does not keep the others from theirs
             if metrics is newest:
@@ -48,15 +48,8 @@ def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ran
 def evaluate_run(
     metrics: Artifact, sources: Sources, splits: tuple[str, ...] = (), ranking: Ranking | None = None
 ) -> EvaluatedRun:
-    """Predict with a run, ask it false sentences, and evaluate it; this is the flow's DAG."""
+    """Predict with a run, ask it the false sentences that there are, and evaluate it; this is the flow's DAG."""
     predictions = predict_model(metrics, sources, ranking, splits)
-    asked = with_judging(sources)
-    existence = run(Existence(metrics, asked, predictions))
-    return EvaluatedRun(metrics, sources, predictions, evaluate(metrics, predictions, existence, sources))
-
-
-def with_judging(sources: Sources) -> Sources:
-    """Add the false sentences that there are to judge by, with their features."""
     judging = judging_negatives(sources.annotations)
     if not judging and not is_planned():
         logger().info(
@@ -64,4 +57,6 @@ def with_judging(sources: Sources) -> Sources:
             "hard negatives of test queries to judge by"
         )
     texts = judging_texts(sources.annotations, sources.text_features, judging)
-    return replace(sources, judging=judging, judging_texts=texts)
+    asked = replace(sources, judging=judging, judging_texts=texts)
+    existence = run(Existence(metrics, asked, predictions))
+    return EvaluatedRun(metrics, predictions, evaluate(metrics, predictions, existence, sources))

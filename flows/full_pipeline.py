@@ -60,7 +60,7 @@ def full_pipeline(
                 tags=built.tags,
             )
             metrics, trained = train(sources, settings, preset)
-            sources = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
+            sources = sources_of_run(metrics, built.annotations, built.negatives)
             run = evaluate_run(metrics, sources)
             outcomes = (built.outcome, extracted.outcome, trained)
             outcome = report_evaluation(run, "full-pipeline", outcomes)

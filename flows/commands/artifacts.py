@@ -118,10 +118,9 @@ def cell(value: Any) -> str:
 
 def print_figures(rows: list[dict[str, Any]]) -> None:
     """Print the figures of an evaluation as tables."""
-    from penumbra.tasks.grounding.evaluation.figures import results
-    from penumbra.tasks.grounding.evaluation.rejection import rejection_tables
+    from penumbra.tasks.grounding.evaluation.figures import tables_of
 
-    for header, lines in (results(rows), *rejection_tables(rows)):
+    for header, lines in tables_of(rows):
         print_table(header, lines)
 
 

@@ -60,8 +60,7 @@ def browse(
     It is searched, filtered and sorted in the browser. Videos play if PENUMBRA_DATA/DATASET/videos has them.
     """
     from penumbra.artifacts.store import Store
-    from penumbra.tasks.browsing.gather import gather
-    from penumbra.tasks.browsing.page import write_page
+    from penumbra.tasks.browsing.page import gather, write_page
 
     store = Store()
     dataset, negatives = named_negatives(store, dataset)

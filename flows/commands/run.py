@@ -98,15 +98,15 @@ def ablation(
     """
     from penumbra.flows.local_run import prepare, run_flow
     from penumbra.flows.parameters import parse_parameters
-    from penumbra.tasks.grounding.ablation import listing, table_text
+    from penumbra.tasks.grounding.ablation import TRAINING, listing, plan, table_text
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, values = prepare("ablation", dataset, changes)
-    from penumbra.flows.ablation import rows_of
-
-    grid, plans = rows_of(**values)
+    settings = {group: values[group] for group in TRAINING}
+    groups = {**dict(values["negatives"] or {}), **dict(values["features"] or {}), **settings}
+    grid, plans = plan(name, values["rows"], values["dataset"].name, values["preset"], groups)
     if dry_run:
-        print_table(("row", "changes", "model", "negatives"), listing(plans), grid.title)
+        print_table(("row", "changes", "model"), listing(plans), grid.title)
         print_line(", ".join([f"{counted(len(plans), 'row')} × {counted(seeds, 'seed')}", *(param or [])]))
         return
     with resumable():
@@ -142,7 +142,7 @@ def demo_app(
     ] = None,
     port: Annotated[int, typer.Option(help="Port of the page.")] = 7860,
 ) -> None:
-    """Serve a page that takes a video and a sentence and shows windows, saliency and frames; Ctrl-C ends it.
+    """Serve a page that takes a video and a sentence and shows windows, existence and saliency; Ctrl-C ends it.
 
     The page also shows the saliency of three negatives of the sentence. It needs Gradio: pip install 'penumbra[app]'.
     """

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -130,7 +131,7 @@ def predict(
     ] = False,
 ) -> None:
     """Find the moments of a video that sentences describe, with a trained run; or say that they are not in it."""
-    from penumbra.tasks.grounding.prediction import Grounder, command
+    from penumbra.tasks.grounding.prediction import Grounder, shown
     from penumbra.tasks.grounding.training.stage import newest_runs
 
     if model is not None and (run or dataset):
@@ -142,13 +143,10 @@ def predict(
     def grounder() -> Grounder:
         return Grounder.pretrained(model) if model else Grounder.of_run(str(run), dataset)
 
-    watched, predictions = command.predict(video, query, grounder, output)
+    watched, predictions = shown.predict(video, query, grounder, output)
     for note in watched.notes:
         warn(f"note: {note}")
     if as_json:
-        sys.stdout.write(command.as_json(predictions) + "\n")
+        sys.stdout.write(json.dumps([asdict(one) for one in predictions], ensure_ascii=False) + "\n")
         return
-    rows = list(command.as_rows(predictions, top, windows))
-    print_table(("query", "start, s", "end, s", "score"), rows)
-    if any(command.CLOSE in score for *_, score in rows):
-        print_line(f"{command.CLOSE}: within {command.TOLERANCE} of the best score; the run can't tell these apart")
+    print_table(("query", "start, s", "end, s", "score"), shown.as_rows(predictions, top, windows))

@@ -1,8 +1,5 @@
 // The chosen query in full: its video, its windows along time, what runs predict, its negatives, what was refused.
 
-// Steps of saliency, as predicted.py has them.
-const STEPS = '0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_';
-
 function open() {
   byId('detail').classList.add('open');
   byId('queries').inert = narrow; // it lies over them
@@ -74,16 +71,17 @@ function drawing(tag, attributes, ...children) {
 
 // Saliency along the video's time, over the true windows.
 function saliencyOf(run, at, query) {
-  const values = [...run.saliency[at]].map((step) => STEPS.indexOf(step)), duration = queries.duration[query];
+  const values = run.saliency[at].map((value) => value ?? 0), duration = queries.duration[query];
   if (!values.length || !duration) return null;
   const clip = run.clip ? 100 * run.clip : duration / values.length;
   const x = (time) => (100 * Math.min(1, time / duration)).toFixed(2);
-  const y = (value) => (50 - value * 46 / 63).toFixed(1);
+  const least = Math.min(...values), greatest = Math.max(...values), span = greatest - least || 1;
+  const y = (value) => (50 - 46 * (value - least) / span).toFixed(1);
   const points = values.map((value, index) => `${x((index + 0.5) * clip)} ${y(value)}`);
   const area = `M${points.join('L')}L${x((values.length - 0.5) * clip)} 50L${x(clip / 2)} 50Z`;
   const truth = pairs(queries.windows[query]).map(([start, end]) =>
     drawing('rect', {x: x(start), width: x(end) - x(start), y: 0, height: 50}));
-  const label = `saliency of ${values.length} clips, from ${run.least[at]} to ${run.greatest[at]}`;
+  const label = `saliency of ${values.length} clips, from ${figure(least, 1000, 3)} to ${figure(greatest, 1000, 3)}`;
   const frame = {class: 'saliency', viewBox: '0 0 100 50', preserveAspectRatio: 'none'};
   return drawing('svg', {...frame, role: 'img', 'aria-label': label}, ...truth, drawing('path', {d: area}));
 }

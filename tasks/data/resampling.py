@@ -6,7 +6,6 @@ replacement. A resample is a row of counts (how often each video is drawn), so i
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,12 +78,12 @@ class Resamples:
 
 def wilson(successes: float, total: int) -> Estimate:
     """Estimate a share of `total` independent rows by Wilson's interval (1927), which has a width at 0 and 1, too."""
+    from scipy.stats import binomtest
+
     if not total:
         return Estimate(float("nan"))
-    share, z = successes / total, NormalDist().inv_cdf(INTERVAL[1] / 100)
-    middle, half = share + z * z / (2 * total), z * ((share * (1 - share) + z * z / (4 * total)) / total) ** 0.5
-    low, high = ((middle + sign * half) / (1 + z * z / total) for sign in (-1, 1))
-    return Estimate(share, max(0.0, low), min(1.0, high))
+    interval = binomtest(round(successes), total).proportion_ci(method="wilson")
+    return Estimate(successes / total, float(interval.low), float(interval.high))
 
 
 def _interval(value: float, resampled: Floats) -> Estimate:

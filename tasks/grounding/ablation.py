@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from penumbra.artifacts.catalogue import path_of
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
-from penumbra.artifacts.markdown import counted, markdown_table, plain
+from penumbra.artifacts.markdown import markdown_table, plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
@@ -29,11 +29,11 @@ from penumbra.tasks.grounding.evaluation.compare import (
 )
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
 from penumbra.tasks.grounding.evaluation.rejection import ERROR, OF_KINDS, label
+from penumbra.tasks.grounding.report import EvaluatedRun
 from penumbra.tasks.grounding.runs import ALL, CONSTANT
 from penumbra.tasks.grounding.training.presets import DEFAULT, Settings, explicitly_set, layered, preset_named, presets
 from penumbra.tasks.grounding.training.stage import SECONDS as TRAINED
 from penumbra.tasks.grounding.training.stage import load_run
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import Parameters, Stage, is_planned, merge, run
 
@@ -46,7 +46,7 @@ GROUPS = {*NEGATIVES, *FEATURES, *TRAINING}
 STAGE, TABLE = "ablation", "_table.md"
 METRICS = ("R1@0.5", "R1@0.7", "mIoU")  # that a grid shows by default
 Rows = list[dict[str, Any]]
-Cells = dict[tuple[str, str], str]  # by split and metric
+Marks = dict[tuple[str, str], str]  # by split and metric
 
 
 # -- grids -------------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ class Row(Parameters):
     """A row of a grid: its label, its entries under the grid's own columns, and the parameters that it changes."""
 
     label: str
-    cells: tuple[str | int | float, ...] = ()
+    cells: tuple[str | int | float, ...] = ()  # `{filling.openai.model}` stands for that parameter's value
     changes: dict[str, Any] = Field(default_factory=dict)
     on_request: bool = False
 
@@ -113,17 +113,16 @@ def plan(
         raise PenumbraError(
             f"ablations don't take filling.dry_run: `penumbra ablation {name} {dataset} --dry-run` lists the rows"
         )
-    providers, rows = set(base.get("filling", {}).get("providers", ())), list(grid.rows)
-    unknown = set(labels) - {row.label for row in rows}
-    if unknown:
+    rows, providers = grid.rows, set(base.get("filling", {}).get("providers", ()))
+    if unknown := set(labels) - {row.label for row in rows}:
         known = ", ".join(repr(row.label) for row in rows)
         raise PenumbraError(f"{name} has no row {', '.join(map(repr, sorted(unknown)))}; there is: {known}")
     if labels:
-        rows = [row for row in rows if row.label in labels]
+        rows = tuple(row for row in rows if row.label in labels)
     elif providers:
-        rows = [row for row in rows if row.providers <= providers and (row.providers or not row.on_request)]
+        rows = tuple(row for row in rows if row.providers <= providers and (row.providers or not row.on_request))
     else:
-        rows = [row for row in rows if not row.on_request]
+        rows = tuple(row for row in rows if not row.on_request)
     plans = [_plan(grid, row, dataset, preset, base) for row in rows]
     return grid.model_copy(update={"rows": tuple(it.row for it in plans)}), plans
 
@@ -133,33 +132,24 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
     hard = changes.pop("hard_negatives", None)
     if "preset" in changes:
         preset = preset_of_row(place, changes.pop("preset"), changes["model"]["name"], dataset, preset)
-    unknown = changes.keys() - GROUPS
-    if unknown:
+    if unknown := changes.keys() - GROUPS:
         raise PenumbraError(f"{place}: no parameters {', '.join(sorted(unknown))}")
     layers = [preset_named(preset).get("features", {}), base, changes]
     built = {name: reduce(merge, [layer.get(name, {}) for layer in layers]) for name in NEGATIVES | FEATURES}
     try:
-        negatives = {name: built[name] for name in NEGATIVES} | {QUALITY: {"judge": False}}
         features = FeaturesParameters.model_validate({name: built[name] for name in FEATURES})
+        negatives = NegativesParameters.model_validate(
+            {name: built[name] for name in NEGATIVES} | {QUALITY: {"judge": False}}
+        )
         trained = [{name: layer[name] for name in TRAINING if name in layer} for layer in (base, changes)]
         settings = layered(preset, *trained)
         if hard is not None:
             settings = layered(preset, *trained, {"model": settings.model.on_hard_negatives(hard)})
-        built_with = NegativesParameters.model_validate(negatives)
-        return RowPlan(naming_models(row, built_with.filling), preset, built_with, features, settings)
     except ValidationError as error:
         fault = error.errors()[0]
         raise PenumbraError(f"{place}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
-
-
-def naming_models(row: Row, filling: Filling) -> Row:
-    """Return the row with the name of each language model that it asks, among its changes and in its cells."""
-    models = {name: filling.settings(name).model_dump().get("model") for name in row.providers & {*filling.providers}}
-    named = {name: {"model": model} for name, model in models.items() if model}
-    if not named:
-        return row
-    cells = tuple(", ".join(str(models[name]) for name in named) for _ in row.cells)
-    return row.model_copy(update={"cells": cells, "changes": merge(row.changes, {"filling": named})})
+    cells = tuple(str(cell).format(filling=negatives.filling) for cell in row.cells)
+    return RowPlan(row.model_copy(update={"cells": cells}), preset, negatives, features, settings)
 
 
 def preset_of_row(place: str, pattern: str, model: str, dataset: str, preset: str | None) -> str:
@@ -168,12 +158,11 @@ def preset_of_row(place: str, pattern: str, model: str, dataset: str, preset: st
     The data set is the one that `preset` belongs to, and without a `preset` the grid's. Raise `PenumbraError` if there
     is none: another model's recipe would make the rows incomparable.
     """
-    family = dataset
     if preset is not None:
-        family = preset.partition(f"-{preset_named(preset).get('model', {}).get('name', DEFAULT)}")[0]
-    own = pattern.format(dataset=family)
+        dataset = preset.partition(f"-{preset_named(preset).get('model', {}).get('name', DEFAULT)}")[0]
+    own = pattern.format(dataset=dataset)
     base = own.removesuffix("-shine")
-    for candidate in (own, base, f"{base}-shine", family):
+    for candidate in (own, base, f"{base}-shine", dataset):
         if presets().get(candidate, {}).get("model", {}).get("name") == model:
             return candidate
     raise PenumbraError(
@@ -182,20 +171,12 @@ def preset_of_row(place: str, pattern: str, model: str, dataset: str, preset: st
     )
 
 
-def listing(plans: Sequence[RowPlan]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the label of each row, what it changes, the model, and whose negatives it trains on."""
-    owners: dict[str, str] = {}
+def listing(plans: Sequence[RowPlan]) -> Iterator[tuple[str, str, str]]:
+    """Yield the label of each row, what it changes, and the model."""
     for row in plans:
-        changes = dict(row.row.changes)
-        if changes.pop("preset", None) and row.preset:
-            changes = {"preset": row.preset, **changes}
+        changes = row.row.changes | ({"preset": row.preset} if "preset" in row.row.changes else {})
         shown = yaml.safe_dump(changes, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
-        negatives = ["of the same video"] if "in_video_negatives" in row.settings.model.reads else []
-        if "negatives" in row.settings.model.reads:
-            owner = owners.setdefault(row.negatives.model_dump_json(), row.row.label)
-            negatives.append("its own" if owner == row.row.label else f"those of {owner!r}")
-        model = row.settings.model.name
-        yield row.row.label, shown.strip() if changes else "", model, " and ".join(negatives) or "none"
+        yield row.row.label, shown.strip() if changes else "", row.settings.model.name
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -216,35 +197,37 @@ class SeededRun:
 
     row: str
     seed: int
-    metrics: Artifact
-    predictions: Artifact
-    evaluation: Artifact
+    run: EvaluatedRun
 
     def figures(self, with_constant: bool) -> Rows:
         """Return rows of the `ablation` table: of the best constant window, over whole splits, and the costs."""
-        rows = Store().table(self.evaluation).to_pylist()
-        own, columns = {"row": CONSTANT, "seed": self.seed, "run": CONSTANT}, ("run", "split", "metric", "value")
+        store, constant, figures = Store(), Rows(), Rows()
+        rows = store.table(self.run.evaluation).to_pylist()
         for row in rows:
+            about = {
+                "row": self.row,
+                "seed": self.seed,
+                **{key: row[key] for key in ("run", "split", "metric", "value")},
+            }
             if row["metric"] in OF_KINDS:
-                row |= {"metric": label(row["subset"], row["metric"]), "subset": ALL}
-        of_constant = [row for row in rows if with_constant and row["subset"] == CONSTANT]
-        constant = [{key: row[key] for key in columns} | own for row in of_constant]
-        rows = [row for row in rows if row["subset"] == ALL or row["split"] == "train"]
-        name = rows[0]["run"] if rows else self.metrics.key
-        rows += [{"run": name, "split": WHOLE, "metric": cost, "value": value} for cost, value in self._costs().items()]
-        return constant + [{"row": self.row, "seed": self.seed, **{key: row[key] for key in columns}} for row in rows]
-
-    def _costs(self) -> dict[str, float]:
-        trained, measured = (Store().manifest(it).measured for it in (self.metrics, self.predictions))
-        weights = float(sum(parameter.numel() for parameter in load_run(self.metrics)[0].parameters()))
-        values = [weights, trained[TRAINED]]
-        values += [1000 * measured[SECONDS] / measured[QUERIES]] if measured.get(QUERIES) else []
-        return dict(zip(COSTS, values, strict=False))
+                figures.append(about | {"metric": label(row["subset"], row["metric"])})
+            elif row["subset"] == ALL or row["split"] == "train":
+                figures.append(about)
+            elif row["subset"] == CONSTANT and with_constant:
+                constant.append(about | {"row": CONSTANT, "run": CONSTANT})
+        trained, measured = (store.manifest(it).measured for it in (self.run.metrics, self.run.predictions))
+        weights = float(sum(parameter.numel() for parameter in load_run(self.run.metrics)[0].parameters()))
+        costs = [weights, trained[TRAINED]]
+        costs += [1000 * measured[SECONDS] / measured[QUERIES]] if measured.get(QUERIES) else []
+        about = {"row": self.row, "seed": self.seed, "run": rows[0]["run"] if rows else self.run.metrics.key}
+        for cost, value in zip(COSTS, costs, strict=False):
+            figures.append({**about, "split": WHOLE, "metric": cost, "value": value})
+        return constant + figures
 
 
 def mean_scores(runs: Sequence[SeededRun]) -> dict[str, SplitScores]:
     """Return the scores of each split's queries, as means over the seeds of a row."""
-    by_seed, means = [scores_by_split(seeded.predictions) for seeded in runs], dict[str, SplitScores]()
+    by_seed, means = [scores_by_split(seeded.run.predictions) for seeded in runs], dict[str, SplitScores]()
     for split in dict.fromkeys(split for scores in by_seed for split in scores):
         several = [scores[split] for scores in by_seed if split in scores]
         if len({it.qids for it in several}) == 1:
@@ -254,9 +237,9 @@ def mean_scores(runs: Sequence[SeededRun]) -> dict[str, SplitScores]:
     return means
 
 
-def marks_of(first: Mapping[str, SplitScores], other: Mapping[str, SplitScores]) -> Cells:
+def marks_of(first: Mapping[str, SplitScores], other: Mapping[str, SplitScores]) -> Marks:
     """Return which of two rows has more of a metric where the paired bootstrap's 95 % interval excludes zero."""
-    marks: Cells = {}
+    marks: Marks = {}
     for split, after in other.items():
         before = first.get(split)
         if not before or before.qids != after.qids:
@@ -278,7 +261,7 @@ class Results:
     failures: dict[str, str] = field(default_factory=dict)
     figures: Rows = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
-    marks: dict[str, Cells] = field(default_factory=dict)
+    marks: dict[str, Marks] = field(default_factory=dict)
     _first: dict[str, SplitScores] = field(default_factory=dict)
 
     def add(self, label: str, runs: Sequence[SeededRun]) -> None:
@@ -298,57 +281,44 @@ class Results:
         """Return the figures of a row, split and metric."""
         return [row["value"] for row in self.figures if (row["row"], row["split"], row["metric"]) == place]
 
-    @property
-    def outcome(self) -> str:
-        """Rows, trainings, and the row that is best by the first metric on the first split, in one line."""
-        split = next(iter(self._splits()), WHOLE)
-        first = self.grid.metrics[0]
-        means = {label: np.mean(values) for label in self.labels if (values := self._values(label, split, first))}
-        best = max(means, key=lambda label: means[label], default="")
-        figure = f"; highest {first} on {split}: {best}, {means[best]:.2f}" if best else ""
-        return f"{self.grid.title}: {counted(len(self.labels), 'row')}, {counted(len(self.runs), 'training')}{figure}"
-
     def table(self) -> str:
         """Return the table: means over seeds, half of their 95 % intervals, and differences from the first row."""
-        splits, metrics = self._splits(), self._metrics()
+        judged = dict.fromkeys(row["split"] for row in self.figures if row["metric"] == self.grid.metrics[0])
+        splits = sorted(judged, key=lambda split: [*SPLITS, split].index(split))
+        known, metrics = dict.fromkeys(row["metric"] for row in self.figures), list[str]()
+        for metric in self.grid.metrics:  # of whole splits, or else of each kind of false sentences
+            metrics += [it for it in known if it.startswith(f"{metric}, ")] or [metric]
         cells = {row.label: row.cells for row in self.grid.rows}
         constant = [CONSTANT] if any(row["row"] == CONSTANT for row in self.figures) else []
-        labels = [*constant, *self.labels, *(it for it in self.failures if it not in self.labels)]
+        labels = dict.fromkeys([*constant, *self.labels, *self.failures])
         tables = []
         for of in ([it] for it in splits) if self.grid.judged_by else [splits]:  # so many metrics need a table a split
             header = ["", *self.grid.columns]
             for split in of:
                 header += [f"{SPLITS.get(split, split)} {metrics[0]}", *metrics[1:]]
             header += [title for title, _, _ in COSTS.values()] if self.grid.costs else []
-            lines = [
-                [plain(it), *(cells.get(it) or [""] * len(self.grid.columns)), *self._line(it, of)] for it in labels
-            ]
+            lines = []
+            for name in labels:
+                line = [plain(name), *(cells.get(name) or [""] * len(self.grid.columns))]
+                line += [self._cell(name, split, metric) for split in of for metric in metrics]
+                lines.append(line + ([self._cost(name, cost) for cost in COSTS] if self.grid.costs else []))
             tables.append(markdown_table(header, lines, cell=str))
         return "\n\n".join([*tables, *self._remarks()])
 
-    def _metrics(self) -> list[str]:
-        """Return the grid's metrics, and those of each kind of false sentences after the metric that it names."""
-        known = dict.fromkeys(row["metric"] for row in self.figures)
-        kinds = {metric: [it for it in known if it.startswith(f"{metric}, ")] for metric in self.grid.metrics}
-        return [name for metric, of in kinds.items() for name in (of or [metric])]
+    def _cell(self, label: str, split: str, metric: str) -> str:
+        values, mark = self._values(label, split, metric), self.marks.get(label, {}).get((split, metric), "")
+        if not values:
+            return "–"
+        mean, half = over_seeds(values)
+        interval = f" ± {half:.2f}" if len(values) > 1 else ""
+        return f"{mean:.2f}{interval} {mark}".strip()
 
-    def _splits(self) -> list[str]:
-        known = dict.fromkeys(row["split"] for row in self.figures if row["metric"] == self.grid.metrics[0])
-        return [split for split in SPLITS if split in known] + [split for split in known if split not in SPLITS]
-
-    def _line(self, label: str, splits: Sequence[str]) -> Iterator[str]:
-        for split in splits:
-            for metric in self._metrics():
-                values, mark = self._values(label, split, metric), self.marks.get(label, {}).get((split, metric), "")
-                mean, half = over_seeds(values) if values else (0.0, 0.0)
-                interval = f" ± {half:.2f}" if len(values) > 1 else ""
-                yield f"{mean:.2f}{interval} {mark}".strip() if values else "–"
-        for metric, (_, scale, digits) in COSTS.items() if self.grid.costs else ():
-            values = self._values(label, WHOLE, metric)
-            yield f"{scale * sum(values) / len(values):,.{digits}f}" if values else "–"
+    def _cost(self, label: str, metric: str) -> str:
+        values, (_, scale, digits) = self._values(label, WHOLE, metric), COSTS[metric]
+        return f"{scale * sum(values) / len(values):,.{digits}f}" if values else "–"
 
     def _remarks(self) -> list[str]:
-        remarks = remark_on(Store().manifest(self.runs[0].metrics).parents) if self.runs else []
+        remarks = remark_on(Store().manifest(self.runs[0].run.metrics).parents) if self.runs else []
         if self.seeds > 1:
             remarks.append(f"Mean over {self.seeds} seeds ± half of its 95 % interval (Student's t).")
         if len(self.labels) > 1:
@@ -384,7 +354,7 @@ class Ablation(Stage):
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        return tuple(seeded.evaluation for seeded in self.results.runs)
+        return tuple(seeded.run.evaluation for seeded in self.results.runs)
 
     def parameters(self) -> dict[str, Any]:
         """Return the grid, the row and seed of each evaluation, and what failed."""
@@ -402,11 +372,10 @@ class Ablation(Stage):
 def tabulate(dataset: str, results: Results) -> Artifact:
     """Store the figures and the table, and publish the table; only add the stage to a plan if there is one."""
     artifact = run(Ablation(dataset, results))
-    if is_planned():
-        return artifact
-    page = f"# {dataset}: {results.grid.title}\n\n{results.table()}\n"
-    Store().files.write(path_of(artifact, TABLE), page.encode())
-    publish_report(dataset, f"{STAGE}-{results.grid.name}", page)
+    if not is_planned():
+        page = f"# {dataset}: {results.grid.title}\n\n{results.table()}\n"
+        Store().files.write(path_of(artifact, TABLE), page.encode())
+        publish_report(dataset, f"{STAGE}-{results.grid.name}", page)
     return artifact
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -69,15 +70,14 @@ def align(predictions: Mapping[str, Rows], truth: Mapping[str, Rows]) -> Windows
 
     Raise `EvaluationError` naming the queries that only one side has, or that have no prediction or no window.
     """
-    for kind, names in (("prediction", truth.keys() - predictions), ("truth", predictions.keys() - truth)):
+    for fault, names in (
+        ("no prediction", truth.keys() - predictions),
+        ("no truth", predictions.keys() - truth),
+        ("an empty list of predictions", {qid for qid, windows in predictions.items() if not len(windows)}),
+        ("an empty list of windows", {qid for qid, windows in truth.items() if not len(windows)}),
+    ):
         if names:
-            raise EvaluationError(f"no {kind} for {counted(len(names), 'query')}, the first is {min(names)}")
-    for kind, rows in (("prediction", predictions), ("window", truth)):
-        empty = [qid for qid, windows in rows.items() if not len(windows)]
-        if empty:
-            raise EvaluationError(
-                f"an empty list of {kind}s for {counted(len(empty), 'query')}, the first is {min(empty)}"
-            )
+            raise EvaluationError(f"{fault} for {counted(len(names), 'query')}, the first is {min(names)}")
     qids = tuple(truth)
     windows = Windows(qids, _padded([predictions[q] for q in qids], 3), _padded([truth[q] for q in qids], 2))
     wrong = np.isnan(windows.predicted).any(-1) & ~np.isnan(windows.predicted[..., 0])
@@ -112,10 +112,10 @@ def overlaps(predicted: Floats, truth: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Split:
-    """The N queries of a split whose true windows are known.
+    """The N queries of a split whose true windows are known; arrays [N] follow `windows.qids`.
 
     `predictions` and `annotations` are rows of these tables by qid. They may hold more queries than `windows`, which
-    leaves out those whose true windows begin after `Ranking.truth_ends`; arrays [N] follow `windows.qids`.
+    leaves out those whose true windows begin after `Ranking.truth_ends`.
     """
 
     windows: Windows
@@ -152,11 +152,6 @@ class QueryScores:
     best_of_five: Floats
     precision: Floats
 
-    def recall(self, among: int, threshold: float) -> Flags:
-        """Return whether one of the first 1 or 5 predictions reaches the IoU [N]."""
-        reached: Flags = (self.iou if among == 1 else self.best_of_five) >= threshold
-        return reached
-
 
 def score_queries(windows: Windows) -> QueryScores:
     """Return the scores of each query; the mean over any queries is the mean over their rows."""
@@ -167,13 +162,21 @@ def score_queries(windows: Windows) -> QueryScores:
 
 
 def average_precision(windows: Windows, thresholds: tuple[float, ...] = IOUS) -> Floats:
-    """Return the average precision [N, thresholds] of each query's first ten predictions, by score."""
+    """Return the average precision [N, T] of each query's first ten predictions, by score.
+
+    It is the area under the precision-recall curve, precision replaced by the highest to its right (VOC).
+    """
     predicted = windows.predicted[:, :JUDGED]
     order = np.argsort(-np.where(np.isnan(predicted[..., 2]), -np.inf, predicted[..., 2]), axis=1, kind="stable")
     predicted = np.take_along_axis(predicted, order[..., None], 1)
     hits = _hits(overlaps(predicted, windows.truth)[0], windows.known, np.array(thresholds))
-    listed = ~np.isnan(predicted[..., 0])
-    return _area(hits & listed[:, :, None], listed, windows.known.sum(1))
+    listed = ~np.isnan(predicted[..., 0])[..., None]
+    true = (hits & listed).cumsum(1).astype(np.float64)
+    precision = np.where(listed, true / np.arange(1, true.shape[1] + 1)[:, None], 0.0)
+    recall = true / windows.known.sum(1)[:, None, None]
+    envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    before = np.concatenate([np.zeros_like(recall[:, :1]), recall[:, :-1]], axis=1)
+    return np.asarray(((recall - before) * envelope).sum(1))
 
 
 def _hits(iou: Floats, known: Flags, thresholds: Floats) -> Flags:
@@ -194,21 +197,11 @@ def _hits(iou: Floats, known: Flags, thresholds: Floats) -> Flags:
     return hits
 
 
-def _area(hits: Flags, listed: Flags, truths: np.ndarray) -> Floats:
-    """Return the area [N, T] under the precision-recall curve, precision replaced by the highest to its right (VOC)."""
-    true = hits.cumsum(1).astype(np.float64)
-    precision = np.where(listed[..., None], true / np.arange(1, hits.shape[1] + 1)[:, None], 0.0)
-    recall = true / truths[:, None, None]
-    envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    before = np.concatenate([np.zeros_like(recall[:, :1]), recall[:, :-1]], axis=1)
-    area: Floats = ((recall - before) * envelope).sum(1)
-    return area
-
-
 def retrieval_scores(windows: Windows) -> Scores:
     """Return the scores of recall, mean IoU and mean average precision in percent."""
     scores = score_queries(windows)
-    recall = {f"R{n}@{iou}": 100.0 * scores.recall(n, iou) for n in (1, 5) for iou in (0.3, 0.5, 0.7)}
+    best = {1: scores.iou, 5: scores.best_of_five}
+    recall = {f"R{n}@{iou}": 100.0 * (best[n] >= iou) for n in best for iou in (0.3, 0.5, 0.7)}
     precision = {f"mAP@{iou}": 100 * scores.precision[:, IOUS.index(iou)] for iou in (0.5, 0.75)}
     return {**recall, "mIoU": 100 * scores.iou, **precision, "mAP": 100 * scores.precision.mean(1)}
 
@@ -234,12 +227,8 @@ def highlight_scores(
 ) -> Scores:
     """Return the scores of mean average precision and Hit@1 in percent, for each level.
 
-    Args:
-        predicted: saliency of each query's clips
-        durations: seconds of each query's video
-        clips: the clips that annotators judged
-        scores: the scores (0 to 4) of three annotators of each such clip
-
+    `predicted` is the saliency of each query's clips, `durations` are the seconds of its video, `clips` those that
+    annotators judged, and `scores` (0 to 4) those of three annotators of each such clip.
     """
     length = np.array([int(duration / CLIP_SECONDS) for duration in durations])
     longest = max(int(length.max(initial=0)), max(map(len, predicted), default=0))
@@ -255,8 +244,9 @@ def highlight_scores(
     figures = Scores()
     for name, least in LEVELS.items():
         relevant = np.asarray(labels >= least)
-        judged = np.asarray(relevant.any(2))[np.arange(len(highest)), highest]
-        hit = judged & (highest < length)  # the labels end with the video
+        hit = np.asarray(relevant.any(2))[np.arange(len(highest)), highest] & (
+            highest < length
+        )  # the labels end with the video
         figures[f"HL-{name}-mAP"] = 100 * _highlight_precision(relevant, saliency, length).mean(1)
         figures[f"HL-{name}-Hit1"] = 100.0 * hit
     return figures
@@ -317,12 +307,11 @@ def ordering_metrics(saliency: Floats) -> dict[str, float]:
     not have and leaves out the pairs that need it. "ordering" needs all four pairs at once.
     """
     falls, present = saliency[:, :-1] > saliency[:, 1:], ~np.isnan(saliency)
-    pairs = present[:, :-1] & present[:, 1:]
     figures: dict[str, float] = {}
-    for index in range(saliency.shape[1] - 1):
-        if pairs[:, index].any():
-            name = f"ordering {NAMES[index]} > {NAMES[index + 1]}"
-            figures[name] = 100 * float(falls[pairs[:, index], index].mean())
+    for index, (first, second) in enumerate(pairwise(NAMES)):
+        known = present[:, index] & present[:, index + 1]
+        if known.any():
+            figures[f"ordering {first} > {second}"] = 100 * float(falls[known, index].mean())
     complete = present.all(1)
     if complete.any():
         figures["ordering"] = 100 * float(falls[complete].all(1).mean())

@@ -165,17 +165,6 @@ def command_line_parameters(dataset: Dataset) -> dict[str, Any]:
     return {**groups, "dataset": dataset.model_dump(), "name": "llms", "rows": ["base"], "seeds": 2}
 
 
-def test_a_row_names_missing_features_before_any_row_trains(
-    dataset: Dataset, world: tuple[Store, Artifact], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failed: list[list[str]] = []
-    notice = lambda row, materials, results, place: failed.append([*results.failures]) or []  # noqa: E731
-    monkeypatch.setattr("penumbra.flows.ablation.run_row", notice)
-    with pytest.raises(RunError, match=r"MMN \+ VDI: needs video_features of tiny-clip, .* put them into .*--row"):
-        ablation(dataset, "systems", ("MMN", "MMN + VDI"), 1, "scenes-qd_detr")
-    assert failed[0] == ["MMN + VDI"]
-
-
 def test_a_preset_cuts_videos_after_the_same_seconds_for_any_clip_length(
     world: tuple[Store, Artifact], dataset: Dataset
 ) -> None:

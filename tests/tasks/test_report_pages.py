@@ -98,15 +98,3 @@ def test_quality(store: Store) -> None:
 def test_an_ablation_s_failures() -> None:
     results = Results(grids()["losses"], seeds=1, failures={BAD: BAD})
     assert safe(results.table())
-
-
-def test_an_ablation_ends_with_its_best_row() -> None:
-    results = Results(grids()["losses"], seeds=2)
-    assert results.outcome == f"{results.grid.title}: 0 rows, 0 trainings"
-    results.labels = ["without", "with"]
-    results.figures = [
-        {"row": row, "seed": seed, "run": "r", "split": "test", "metric": "R1@0.5", "value": value + seed}
-        for row, value in (("without", 20.0), ("with", 30.0))
-        for seed in (0, 1)
-    ]
-    assert results.outcome.endswith("2 rows, 0 trainings; highest R1@0.5 on test: with, 30.50")

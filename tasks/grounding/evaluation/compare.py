@@ -1,16 +1,18 @@
 """Whether one run is better than another: a paired bootstrap over the videos of each split; intervals over seeds."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
-from penumbra.tasks.grounding.evaluation.figures import judged_splits, rejection_scores_of
-from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, label
+from penumbra.tasks.grounding.evaluation.figures import judged_split
+from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, label, rejection_scores
 from penumbra.tasks.grounding.metrics import EvaluationError, Floats, all_metrics, compared_scores
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
@@ -29,18 +31,13 @@ class Difference:
     videos: int
 
     @property
-    def is_known(self) -> bool:
-        """Whether there are enough videos for the interval and for `p`."""
-        return self.videos >= FEWEST
-
-    @property
     def differs(self) -> bool:
-        """Whether the interval is known and excludes zero."""
-        return self.is_known and (self.low > 0 or self.high < 0)
+        """Whether there are enough videos for the interval, and it excludes zero."""
+        return self.videos >= FEWEST and (self.low > 0 or self.high < 0)
 
     def cells(self) -> tuple[str, str, str]:
         """Return difference, interval and `p` for people; the resamples can't distinguish a smaller `p` from 0."""
-        if not self.is_known:
+        if self.videos < FEWEST:
             return f"{self.mean:+.2f}", "–", "–"
         p = "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
         return f"{self.mean:+.2f}", f"{self.low:+.2f} … {self.high:+.2f}", p
@@ -52,25 +49,18 @@ def too_few(videos: Mapping[str, int]) -> str:
     return f"{few}: with fewer than {FEWEST} videos resampling can't tell a difference from chance" if few else ""
 
 
-def paired_bootstrap(
-    first: Floats, second: Floats, videos: Sequence[str] | Ids, seed: int = 0, resamples: int = RESAMPLES
-) -> Difference:
+def paired_bootstrap(first: Floats, second: Floats, videos: Sequence[str] | Ids, seed: int = 0) -> Difference:
     """Draw videos with replacement, with the scores [N] of both runs of all their queries together.
 
     `videos` [N] is each query's video. The figure of a resample is the mean over the queries of the videos it draws.
-    A query whose score is NaN does not count. Raise `EvaluationError` unless the three are of the same queries.
+    A query whose score is NaN does not count.
     """
-    if first.shape != second.shape or first.ndim != 1 or not len(first) or len(videos) != len(first):
-        raise EvaluationError(
-            f"expected scores of the same queries, and their videos; got {first.shape}, {second.shape} and "
-            f"{counted(len(videos), 'video')}"
-        )
     change = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
     known = np.isfinite(change)
     change = change[known]
     names, video = np.unique(np.asarray(videos)[known], return_inverse=True)
     columns = np.stack([change, np.ones(len(change))], axis=1)
-    _, sums = Resamples(len(names), resamples, seed).sums(video, columns)
+    _, sums = Resamples(len(names), RESAMPLES, seed).sums(video, columns)
     means = sums[:, 0] / sums[:, 1]
     low, high = np.percentile(means, INTERVAL)
     tail = min(float((means <= 0).mean()), float((means >= 0).mean()))
@@ -128,15 +118,23 @@ def predictions_of(metrics: Artifact) -> Artifact:
 
 
 def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
-    """Return the scores of each split's queries whose windows are known."""
+    """Return the scores of each split's queries whose windows are known, in the order of their ids."""
+    store, by_split = Store(), defaultdict[str, list[dict[str, Any]]](list)
+    manifest = store.manifest(predictions)
+    [annotations] = [parent for parent in manifest.parents if parent.stage == "annotations"]
+    truth, end = {row["qid"]: row for row in store.rows(annotations)}, manifest.parameters["ranking"].get("truth_ends")
+    for row in sorted(store.rows(predictions), key=itemgetter("qid")):
+        if truth[row["qid"]]["windows"]:
+            by_split[row["split"]].append(row)
     scores: dict[str, SplitScores] = {}
     asked, threshold = asked_by_split(predictions)
-    for split, judged in judged_splits(predictions).items():
-        qids = judged.windows.qids
-        of_false = rejection_scores_of(judged, asked.get(split, []), threshold)
-        several = compared_scores(judged) | {label(*place): values for place, values in of_false.items()}
-        sentences = frozenset((row["qid"], row["kind"], row["sentence"]) for row in asked.get(split, []))
-        scores[split] = SplitScores(qids, tuple(judged.annotations[qid]["vid"] for qid in qids), several, sentences)
+    for split, rows in by_split.items():
+        judged, false = judged_split(rows, truth, end), asked.get(split, [])
+        several = compared_scores(judged)
+        several |= {label(*place): values for place, values in rejection_scores(judged, false, threshold).items()}
+        videos = tuple(truth[qid]["vid"] for qid in judged.windows.qids)
+        sentences = frozenset((row["qid"], row["kind"], row["sentence"]) for row in false)
+        scores[split] = SplitScores(judged.windows.qids, videos, several, sentences)
     return scores
 
 
@@ -154,6 +152,5 @@ def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[
                 f"the runs predicted different queries of {split}: {len(old.qids)} and {len(new.qids)}"
             )
         for name in old.shared(new):
-            difference = paired_bootstrap(old.scores[name], new.scores[name], old.videos, seed)
-            differences.append((split, name, difference))
+            differences.append((split, name, paired_bootstrap(old.scores[name], new.scores[name], old.videos, seed)))
     return differences

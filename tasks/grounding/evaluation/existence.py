@@ -8,9 +8,10 @@ same: a sentence of another video, the nearest real sentence of another video, a
 level where the data set has them.
 """
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,8 +24,9 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
+from penumbra.tasks.grounding.configs import Ranking
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.base import HEAD, Prediction, System
+from penumbra.tasks.grounding.families.base import HEAD, Prediction
 from penumbra.tasks.grounding.metrics import Flags, Floats
 from penumbra.tasks.grounding.training.loop import keep_memory
 from penumbra.tasks.grounding.training.presets import Settings
@@ -49,7 +51,6 @@ class Calibrator:
     A query whose existence is below `threshold`, the most accurate one on validation, is not in the video.
     """
 
-    evidence: tuple[str, ...]
     weights: Floats
     bias: float
     threshold: float
@@ -61,8 +62,7 @@ class Calibrator:
 
     def of(self, predictions: Sequence[Prediction]) -> list[float]:
         """Return the existence of each prediction."""
-        evidence = np.array([one.evidence for one in predictions]).reshape(len(predictions), -1)
-        return list(self.existence(evidence).tolist())
+        return list(self.existence(np.array([one.evidence for one in predictions])).tolist()) if predictions else []
 
 
 class Asked(NamedTuple):
@@ -72,11 +72,6 @@ class Asked(NamedTuple):
     row: Row
     sentence: str
     other: Row | None = None
-
-    @property
-    def asked(self) -> Row:
-        """The row of the query, with the sentence in place of it."""
-        return {**self.row, "query": self.sentence}
 
 
 def false_sentences(rows: Sequence[Row], loaded: Loaded, notes: Counter[str]) -> Iterator[Asked]:
@@ -154,7 +149,7 @@ def best_threshold(existence: Floats, true: Flags, weights: Floats) -> float:
     return float(best[np.abs(best - 0.5).argmin()])
 
 
-def fit(names: tuple[str, ...], evidence: Floats, kinds: Sequence[str]) -> Calibrator:
+def fit(evidence: Floats, kinds: Sequence[str]) -> Calibrator:
     """Return the regression of evidence [N, n] of true sentences and false ones."""
     from sklearn.linear_model import LogisticRegression
 
@@ -163,19 +158,8 @@ def fit(names: tuple[str, ...], evidence: Floats, kinds: Sequence[str]) -> Calib
     spread = np.where(spread > 0, spread, 1.0)
     model = LogisticRegression(C=STRENGTH, max_iter=1000).fit((evidence - mean) / spread, true, weights)
     slopes = model.coef_[0] / spread
-    found = Calibrator(names, slopes, float(model.intercept_[0] - slopes @ mean), 0.5)
-    threshold = best_threshold(found.existence(evidence), true, weights)
-    return Calibrator(names, slopes, found.bias, threshold)
-
-
-def check_widths(loaded: Loaded, model: nn.Module, system: System[Any]) -> None:
-    """Raise `FeatureError` if a model was trained on features of other widths."""
-    widths, wanted = (loaded.videos.channels, loaded.texts.channels), system.widths(model.state_dict())
-    if widths != wanted:
-        raise FeatureError(
-            f"the model was trained on video and text features of {wanted[0]} and {wanted[1]} channels, these have "
-            f"{widths[0]} and {widths[1]}: name the encoders with inputs.video_features and inputs.text_features"
-        )
+    found = Calibrator(slopes, float(model.intercept_[0] - slopes @ mean), 0.5)
+    return replace(found, threshold=best_threshold(found.existence(evidence), true, weights))
 
 
 @dataclass(frozen=True)
@@ -194,6 +178,29 @@ class RunStage(Stage):
     @cached_property
     def loaded(self) -> Loaded:
         return load(self.sources, self.run[1].inputs)
+
+    def predict(self, rows: Sequence[Row], ranking: Ranking | None = None) -> tuple[list[Prediction], list[Row], float]:
+        """Return predictions for rows of `annotations` with any text that has features, and the seconds that they took.
+
+        Other rows are returned as rejected. `ranking` defaults to that of the run. Raise `FeatureError` if the model
+        was trained on features of other widths.
+        """
+        (model, settings), loaded = self.run, self.loaded
+        system = system_of(settings.model_copy(update={"ranking": ranking or settings.ranking}))
+        examples = loaded.examples_of(rows, self.name)
+        if not len(examples):
+            return [], list(examples.rejected), 0.0
+        widths, wanted = (loaded.videos.channels, loaded.texts.channels), system.widths(model.state_dict())
+        if widths != wanted:
+            raise FeatureError(
+                f"the model was trained on video and text features of {wanted[0]} and {wanted[1]} channels, these have "
+                f"{widths[0]} and {widths[1]}: name the encoders with inputs.video_features and inputs.text_features"
+            )
+        data = system.data(examples, device_of())
+        model.to(device_of())
+        started = time.perf_counter()
+        predictions = system.predict(model, data)
+        return predictions, list(examples.rejected), time.perf_counter() - started
 
 
 @dataclass(frozen=True)
@@ -222,88 +229,59 @@ class Calibration(RunStage):
         return text_inputs()
 
     def part(self, piece: int) -> Part:
-        (model, settings), loaded = self.run, self.loaded
-        system = system_of(settings)
-        name, key = run_name(settings, self.metrics.key), self.metrics.key
+        from sklearn.metrics import roc_auc_score
+
+        settings, loaded, key, notes = self.run[1], self.loaded, self.metrics.key, Counter[str]()
         rows = sorted(split_rows(loaded, settings)[1], key=lambda row: row_seed(SEED, row["qid"]))[:QUERIES]
-        notes = Counter[str]()
-        asked = [(TRUE, row) for row in rows] + [(it.kind, it.asked) for it in false_sentences(rows, loaded, notes)]
+        asked = [(TRUE, row) for row in rows]
+        asked += [(it.kind, {**it.row, "query": it.sentence}) for it in false_sentences(rows, loaded, notes)]
         kinds = {f"{number} {row['qid']}": kind for number, (kind, row) in enumerate(asked)}
         renamed = [{**row, "qid": qid} for qid, (_, row) in zip(kinds, asked, strict=True)]
-        examples = loaded.examples_of(renamed, STAGE)
-        device = device_of()
-        found = []
-        if len(examples) and self.evidence:
-            check_widths(loaded, model, system)
-            found = system.predict(model.to(device), system.data(examples, device))
+        found, rejected, _ = self.predict(renamed)
         known, table = [kinds[one.qid] for one in found], dict[str, float]()
-        rejected = list(examples.rejected)
-        if len({kind == TRUE for kind in known}) == 2:
+        if self.evidence and len({kind == TRUE for kind in known}) == 2:
             evidence = np.stack([one.evidence for one in found]).astype(np.float64)
-            fitted = fit(self.evidence, evidence, known)
+            fitted = fit(evidence, known)
+            existence, true = fitted.existence(evidence), [kind == TRUE for kind in known]
+            area = float(roc_auc_score(true, existence, sample_weight=balanced(known)))
             table = dict(zip(self.evidence, fitted.weights.tolist(), strict=True))
-            table |= {BIAS: fitted.bias, THRESHOLD: fitted.threshold, AREA: _area(fitted, evidence, known)}
+            table |= {BIAS: fitted.bias, THRESHOLD: fitted.threshold, AREA: area}
             table |= {f"{kind} sentences": float(count) for kind, count in Counter(known).items()}
         elif HEAD in self.evidence:  # the head is trained to be the log-odds
             table = {HEAD: 1.0, BIAS: 0.0, THRESHOLD: 0.5}
         else:
-            rejected.append(rejection(key, STAGE, reason_of(bool(self.evidence), known), name))
-        numbers = [{"run": name, "name": number, "value": value} for number, value in table.items()]
+            reason = "no sentence is false of a validation video: all queries are alike, and there are no negatives"
+            if TRUE not in known:
+                reason = "the run has no validation query (training.validation) to calibrate existence on"
+            if not self.evidence:
+                reason = "the model's family has no evidence of existence"
+            rejected.append(rejection(key, STAGE, reason, run_name(settings, key)))
+        numbers = [{"run": run_name(settings, key), "name": number, "value": value} for number, value in table.items()]
         kept = max(0, len(asked) - len(rejected))
         return Part(table_of(STAGE, numbers), kept + len(rejected), kept, rejected, notes)
 
 
-def reason_of(has_evidence: bool, kinds: Sequence[str]) -> str:
-    """Return why there is nothing to fit existence on."""
-    if not has_evidence:
-        return "the model's family has no evidence of existence"
-    if TRUE not in kinds:
-        return "the run has no validation query (training.validation) to calibrate existence on"
-    return "no sentence is false of a validation video: all queries are alike, and there are no negatives"
-
-
-def _area(fitted: Calibrator, evidence: Floats, kinds: Sequence[str]) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    true = [kind == TRUE for kind in kinds]
-    return float(roc_auc_score(true, fitted.existence(evidence), sample_weight=balanced(kinds)))
-
-
-def read_calibrator(calibration: Artifact) -> Calibrator | None:
-    """Return a calibration; None if there was nothing to fit it on."""
-    store = Store()
-    values = dict(zip(*store.table(calibration, ["name", "value"]).to_pydict().values(), strict=True))
+def read_calibrator(calibration: Artifact) -> tuple[Calibrator | None, str]:
+    """Return a calibration, or None if there was nothing to fit it on; and a sentence that says what it is based on."""
+    manifest = Store().manifest(calibration)
+    values = dict(zip(*Store().table(calibration, ["name", "value"]).to_pydict().values(), strict=True))
     if not values:
-        return None
-    names = tuple(store.manifest(calibration).parameters["evidence"])
-    weights = np.array([values[name] for name in names])
-    return Calibrator(names, weights, values[BIAS], values[THRESHOLD])
-
-
-def calibrator_of(metrics: Artifact) -> tuple[Calibrator | None, str]:
-    """Return the newest calibration of a run, or the reason why there is none."""
-    store = Store()
-    for manifest in reversed(store.find(metrics.dataset, STAGE)):
-        if metrics.key in {parent.key for parent in manifest.parents if parent.stage == metrics.stage}:
-            calibration = store.reference(manifest)
-            calibrator = read_calibrator(calibration)
-            return calibrator, "" if calibrator else calibration_in_words(calibration)
-    command = f"penumbra run evaluate-grounding {metrics.dataset} --param choice.run={metrics.key}"
-    return None, f"existence is not calibrated, so that every sentence gets windows: {command} does it"
-
-
-def calibration_in_words(calibration: Artifact) -> str:
-    """Return what existence is computed from, or why there is none."""
-    store = Store()
-    manifest = store.manifest(calibration)
-    values = dict(zip(*store.table(calibration, ["name", "value"]).to_pydict().values(), strict=True))
-    if not values:
-        return f"existence is not calibrated: {next(reversed(manifest.rejected), 'no reason is known')}"
+        return None, f"existence is not calibrated: {next(reversed(manifest.rejected), 'no reason is known')}"
     names = manifest.parameters["evidence"]
-    trained = "" if HEAD in names else "; no existence head was trained"
+    calibrator = Calibrator(np.array([values[name] for name in names]), values[BIAS], values[THRESHOLD])
     if AREA not in values:
-        return f"existence is that of the {HEAD}: there were no validation queries to calibrate it on"
-    return (
+        return calibrator, f"existence is that of the {HEAD}: there were no validation queries to calibrate it on"
+    trained = "" if HEAD in names else "; no existence head was trained"
+    return calibrator, (
         f"existence is calibrated on validation from {' and '.join(names)}{trained}: AUROC {values[AREA]:.3f}, "
         f"not in the video below {values[THRESHOLD]:.2f}"
     )
+
+
+def calibrator_of(metrics: Artifact) -> tuple[Calibrator | None, str]:
+    """Return the newest calibration of a run, and what it is based on or why there is none."""
+    for manifest in reversed(Store().find(metrics.dataset, STAGE)):
+        if metrics.key in {parent.key for parent in manifest.parents if parent.stage == metrics.stage}:
+            return read_calibrator(Store().reference(manifest))
+    command = f"penumbra run evaluate-grounding {metrics.dataset} --param choice.run={metrics.key}"
+    return None, f"existence is not calibrated, so that every sentence gets windows: {command} does it"

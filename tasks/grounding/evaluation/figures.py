@@ -1,25 +1,27 @@
-"""Stage `evaluation`: every figure of a run, by split and by type of novel composition, and those of the baselines."""
+"""Stage `evaluation`: every figure of a run, by split and by type of novel composition, and those of two baselines.
+
+| subset | what is predicted for each query of a split |
+| --- | --- |
+| constant window | the window with the highest mean IoU over the training queries, the same for every query |
+| another query | what the model predicts for a query of another video |
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.grounding.batches.inputs import Loaded, Sources
-from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, fitted, guesses
+from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.evaluation.existence import OTHER_VIDEO, RunStage
-from penumbra.tasks.grounding.evaluation.predictions import ranking_of
 from penumbra.tasks.grounding.evaluation.rejection import (
-    Scores,
     calibrator_of_predictions,
     rejection_figures,
     rejection_scores,
@@ -27,17 +29,19 @@ from penumbra.tasks.grounding.evaluation.rejection import (
     text_figures,
 )
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.base import System
-from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics, compared_scores, means
-from penumbra.tasks.grounding.runs import ALL
-from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics, means, overlaps
+from penumbra.tasks.grounding.runs import ALL, CONSTANT
 from penumbra.tasks.grounding.training.stage import name_of, split_rows
 from penumbra.tasks.stage import is_planned, logger, run
 
 STAGE = "evaluation"
+OTHER_QUERY = "another query"
+STEPS = 40  # of the grid of constant windows
+BLOCK = 1024  # queries compared with the grid at once
 Rows = list[dict[str, Any]]
 Row = Mapping[str, Any]
 Figure = tuple[str, str, float]  # subset, metric, value
+Lines = tuple[Sequence[str], list[tuple[str, ...]]]  # a table: header and lines
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Evaluation(RunStage):
     """Every figure of a run."""
 
     name = STAGE
-    version = 4
+    version = 5
     pieces = (0,)
 
     predictions: Artifact
@@ -53,8 +57,7 @@ class Evaluation(RunStage):
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        tags = (self.sources.tags,) if self.sources.tags else ()
-        return (self.metrics, self.predictions, self.existence, *self.sources.parents, *tags)
+        return (self.metrics, self.predictions, self.existence, *self.sources.parents)
 
     def parameters(self) -> dict[str, Any]:
         return {"metrics": {name: metric.version for name, metric in all_metrics().items()}}
@@ -62,36 +65,48 @@ class Evaluation(RunStage):
     determines = parameters  # another metric makes another evaluation
 
     def part(self, piece: int) -> Part:
-        store, sources = Store(), self.sources
-        (model, settings), loaded = self.run, self.loaded
-        ranking = ranking_of(store.manifest(self.predictions))
-        system = system_of(settings.model_copy(update={"ranking": ranking}))
-        name = name_of(store.manifest(self.metrics))
-        annotations = {row["qid"]: row for row in loaded.rows}
-        constant = fitted(sources.annotations, sources.tags, ranking.truth_ends)
-        by_split, asked = (defaultdict[str, Rows](list) for _ in range(2))
-        for artifact, of in ((self.predictions, by_split), (self.existence, asked)):
+        store, by_split, asked = Store(), defaultdict[str, Rows](list), defaultdict[str, Rows](list)
+        for artifact, rows_by_split in ((self.predictions, by_split), (self.existence, asked)):
             for row in store.rows(artifact):
-                of[row["split"]].append(row)
-        calibrator = calibrator_of_predictions(self.predictions)
+                rows_by_split[row["split"]].append(row)
+        end = store.manifest(self.predictions).parameters["ranking"].get("truth_ends")
+        annotations = {row["qid"]: row for row in self.loaded.rows}
+        constant, calibrator = (
+            constant_window_of(self.sources.annotations, end),
+            calibrator_of_predictions(self.predictions),
+        )
         figures: list[tuple[str, str, str, float]] = []
         for split, rows in by_split.items():
-            known = [annotations[row["qid"]] for row in rows if annotations[row["qid"]]["windows"]]
-            replaced = [{**row, "saliency": []} for row in asked[split] if row["kind"] == OTHER_VIDEO]
-            for baseline, predicted in (("", rows), *guesses(known, *constant), (OTHER_QUERY, replaced)):
-                several = figures_of_split(predicted, annotations, ranking.truth_ends, baseline)
-                figures += [(split, *figure) for figure in several]
+            found = list(figures_of_split(rows, annotations, end))
+            if constant:
+                same = [
+                    {**row, "saliency": [], "windows": [constant(annotations[row["qid"]]["duration"])]} for row in rows
+                ]
+                found += figures_of_split(same, annotations, end, CONSTANT)
+            others = [{**row, "saliency": []} for row in asked[split] if row["kind"] == OTHER_VIDEO]
+            found += figures_of_split(others, annotations, end, OTHER_QUERY)
             if calibrator and asked[split]:
-                judged = judged_split(rows, annotations, ranking.truth_ends)
-                scores = rejection_scores_of(judged, asked[split], calibrator.threshold)
-                found = [*rejection_figures(scores), *text_figures(asked[split], annotations)]
-                figures += [(split, *figure) for figure in found]
-        if sources.negatives or sources.in_video_negatives:
-            own = _own_figures(loaded, model, system, settings)
-            figures += [("train", "held out", metric, value) for metric, value in own.items()]
+                scores = rejection_scores(judged_split(rows, annotations, end), asked[split], calibrator.threshold)
+                found += [*rejection_figures(scores), *text_figures(asked[split], annotations)]
+            figures += [(split, *figure) for figure in found]
+        figures += [("train", "held out", metric, value) for metric, value in self.own_figures().items()]
+        name, queries = name_of(store.manifest(self.metrics)), sum(map(len, by_split.values()))
         table = [dict(zip(SCHEMAS[STAGE].names, (name, *figure), strict=True)) for figure in figures]
-        queries = sum(map(len, by_split.values()))
         return Part(table_of(STAGE, table), queries, queries)
+
+    def own_figures(self) -> dict[str, float]:
+        """Return the model family's own figures on held-out queries with negatives, or else on training queries.
+
+        The DETR models and MMN have SHINE's order of saliency, BM-DETR the probabilities of clips.
+        """
+        (model, settings), loaded, device = self.run, self.loaded, device_of()
+        train, validation = split_rows(loaded, settings)
+        known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
+        examples = loaded.examples_of([row for row in validation if row["qid"] in known] or train, STAGE)
+        if not len(examples) or not (self.sources.negatives or self.sources.in_video_negatives):
+            return {}
+        system = system_of(settings)
+        return system.figures(model.to(device), system.data(examples, device))
 
 
 def evaluate(metrics: Artifact, predictions: Artifact, existence: Artifact, sources: Sources) -> Artifact:
@@ -99,8 +114,47 @@ def evaluate(metrics: Artifact, predictions: Artifact, existence: Artifact, sour
     evaluation = run(Evaluation(metrics, sources, predictions, existence))
     if not is_planned():
         rows = Store().table(evaluation).to_pylist()
-        logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to evaluate", results_table(rows))
+        tables = "\n\n".join(markdown_table(header, lines, cell=str) for header, lines in tables_of(rows))
+        logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to evaluate", tables)
     return evaluation
+
+
+@lru_cache(maxsize=2)
+def constant_window_of(annotations: Artifact, end: float | None) -> "Callable[[float], dict[str, float]] | None":
+    """Return the constant window of a data set, which is fitted once in a process."""
+    return constant_window([row for row in Store().rows(annotations) if row["split"] == "train"], end)
+
+
+def constant_window(queries: Sequence[Row], end: float | None) -> "Callable[[float], dict[str, float]] | None":
+    """Return the best window for training queries, rows of `annotations`, as a function of a video's duration.
+
+    It has the highest mean IoU of a grid of windows in shares of the duration and in seconds. True windows are cut at
+    `end` seconds (see `Ranking.truth_ends`). None if no query has a window.
+    """
+    known = {row["qid"]: row for row in queries if row["windows"]}
+    windows = align({qid: [[0.0, 0.0, 0.0]] for qid in known}, {qid: row["windows"] for qid, row in known.items()})
+    windows = windows.until(end)
+    if not windows.qids:
+        return None
+    durations = np.array([known[qid]["duration"] for qid in windows.qids])
+    grid = np.stack(np.triu_indices(STEPS + 1, 1), axis=1) / STEPS  # [G, 2], start before end
+    longest = float(np.nanquantile(windows.truth[..., 1], 0.95))
+    best = 0.0, True, grid[0]
+    for relative, candidates in ((True, grid), (False, grid * longest)):
+        sums = np.zeros(len(grid))
+        for start in range(0, len(durations), BLOCK):
+            block = slice(start, start + BLOCK)
+            ends = durations[block, None, None]
+            iou = overlaps(np.minimum(candidates * ends if relative else candidates, ends), windows.truth[block])[0]
+            sums += np.nan_to_num(iou).max(axis=2).sum(axis=0)
+        best = max(best, (float(sums.max()), relative, candidates[sums.argmax()]), key=lambda it: it[0])
+    _, relative, window = best
+
+    def of(duration: float) -> dict[str, float]:
+        start, stop = np.minimum(window * (duration if relative else 1.0), duration).tolist()
+        return {"start": start, "end": stop, "score": 1.0}
+
+    return of
 
 
 def figures_of_split(
@@ -115,18 +169,16 @@ def figures_of_split(
     qids = split.windows.qids
     if not qids:
         return  # a hidden test split, whose windows only the evaluation server has
-    types: defaultdict[str, list[int]] = defaultdict(list)
-    for number, qid in enumerate(qids):
+    types = defaultdict[str, list[int]](list)
+    for number, qid in enumerate(() if baseline else qids):
         for kind in {label["type"] for label in annotations[qid]["novel"]}:
             types[kind].append(number)
-    several = all_metrics().values()
-    scores = [metric.scores(split) for metric in several if metric.by_type]
-    everything = (baseline or ALL, list(range(len(qids))))
-    for subset, numbers in (everything, *(() if baseline else sorted(types.items()))):
+    scores = [metric.scores(split) for metric in all_metrics().values() if metric.by_type]
+    for subset, numbers in ((baseline or ALL, range(len(qids))), *sorted(types.items())):
         for of_metric in scores:
             yield from ((subset, name, value) for name, value in means(of_metric, np.array(numbers)).items())
         yield subset, "queries", float(len(numbers))
-    for metric in several:
+    for metric in all_metrics().values():
         if not (metric.by_type or baseline):
             yield from ((ALL, name, value) for name, value in means(metric.scores(split)).items())
 
@@ -137,72 +189,15 @@ def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end
     return Split(aligned(judged.values(), annotations, end), judged, annotations)
 
 
-def judged_splits(predictions: Artifact) -> dict[str, Split]:
-    """Return each split of a run's predictions, its queries in the order of their ids."""
-    store, by_split = Store(), defaultdict[str, Rows](list)
-    manifest = store.manifest(predictions)
-    annotations = next(parent for parent in manifest.parents if parent.stage == "annotations")
-    truth, end = {row["qid"]: row for row in store.rows(annotations)}, ranking_of(manifest).truth_ends
-    for row in store.rows(predictions):
-        if truth[row["qid"]]["windows"]:
-            by_split[row["split"]].append(row)
-    order = itemgetter("qid")
-    return {split: judged_split(sorted(rows, key=order), truth, end) for split, rows in by_split.items()}
-
-
-def rejection_scores_of(judged: Split, asked: Rows, threshold: float) -> Scores:
-    """Return the scores of a split's queries by subset and metric: is a true sentence told from the false ones."""
-    hits = compared_scores(judged)["R1@0.5"]
-    true = {qid: row["existence"] for qid, row in judged.predictions.items()}
-    return rejection_scores(judged.windows.qids, hits, true, asked, threshold)
-
-
 def aligned(judged: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Windows:
     """Return rows of `predictions` side by side with the true windows of their queries, cut at `end` seconds."""
     rows = {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged}
     return align(rows, {qid: annotations[qid]["windows"] for qid in rows}).until(end)
 
 
-def _own_figures(loaded: Loaded, model: nn.Module, system: System[Any], settings: Settings) -> dict[str, float]:
-    """Return the model family's own figures on held-out queries with negatives, or else on training queries.
-
-    The DETR models and MMN have SHINE's order of saliency, BM-DETR the probabilities of clips.
-    """
-    train, validation = split_rows(loaded, settings)
-    known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
-    examples = loaded.examples_of([row for row in validation if row["qid"] in known] or train, STAGE)
-    if not len(examples):
-        return {}
-    device = device_of()
-    return system.figures(model.to(device), system.data(examples, device))
-
-
-def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return header and lines of the table for people, a line for each split and composition type."""
-    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
-    known = {metric for _, _, metric in values}
-    columns = [name for metric in all_metrics().values() for name in metric.shown if name in known]
-    lines = [
-        (
-            split,
-            subset,
-            f"{values[split, subset, 'queries']:,.0f}",
-            *(f"{values[place]:.2f}" if (place := (split, subset, name)) in values else "–" for name in columns),
-        )
-        for split, subset, metric in values
-        if metric == "queries"
-    ]
-    return ("split", "subset", "queries", *columns), lines
-
-
-def results_table(rows: Rows) -> str:
-    """Return the tables in markdown for a terminal."""
-    tables = [results(rows), *own_tables(rows)]
-    return "\n\n".join(markdown_table(header, lines, cell=str) for header, lines in tables)
-
-
-def own_tables(rows: Rows) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """Yield header and lines of the tables about false sentences, and of each table of the family's own figures."""
+def tables_of(rows: Rows) -> Iterator[Lines]:
+    """Yield the tables for people of rows of `evaluation`: results, false sentences, and the family's own figures."""
+    yield results(rows)
     yield from rejection_tables(rows)
     for title, unit, word, digits in (
         ("saliency inside the moment", "% in order", "ordering", 1),
@@ -212,3 +207,17 @@ def own_tables(rows: Rows) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ..
         lines += [(row["metric"], f"{row['value']:.{digits}f}") for row in rows if word in row["metric"]]
         if lines:
             yield (title, unit), lines
+
+
+def results(rows: Rows) -> Lines:
+    """Return the table of results, a line for each split and composition type."""
+    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
+    known = {metric for _, _, metric in values}
+    columns = [name for metric in all_metrics().values() for name in metric.shown if name in known]
+    lines = []
+    for (split, subset, metric), count in values.items():
+        if metric == "queries":
+            shown = [values.get((split, subset, name)) for name in columns]
+            cells = ["–" if value is None else f"{value:.2f}" for value in shown]
+            lines.append((split, subset, f"{count:,.0f}", *cells))
+    return ("split", "subset", "queries", *columns), lines

@@ -1,27 +1,17 @@
 """Stage `predictions`: what a trained model predicts for every query of some splits."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from penumbra.artifacts.manifest import Artifact, Manifest, Part
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.devices import device_of
-from penumbra.tasks.grounding.batches.inputs import Loaded, Sources
+from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.configs import Choice, Ranking
-from penumbra.tasks.grounding.evaluation.existence import (
-    Calibration,
-    Calibrator,
-    RunStage,
-    calibration_in_words,
-    check_widths,
-    read_calibrator,
-)
-from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.base import System
+from penumbra.tasks.grounding.evaluation.existence import Calibration, Calibrator, RunStage, read_calibrator
+from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of, require_checkpoints, run_name, settings_of
 from penumbra.tasks.stage import is_planned, logger, run, work_of
@@ -47,7 +37,6 @@ class Predictions(RunStage):
         return (self.metrics, self.calibration, *self.sources.parents)
 
     def parameters(self) -> dict[str, Any]:
-        """Return how windows are made, and the splits that were named."""
         return {"ranking": self.ranking.model_dump(mode="json"), "splits": list(self.splits)}
 
     def determines(self) -> dict[str, Any]:
@@ -65,17 +54,31 @@ class Predictions(RunStage):
         return list(self.splits) or [split for split in known if split != "train"]
 
     def part(self, piece: str) -> Part:
-        model, settings = self.run
-        system = system_of(settings.model_copy(update={"ranking": self.ranking}))
-        rows, name = self.loaded.of_split([piece]), run_name(settings, self.metrics.key)
-        return predict_rows(self.loaded, rows, model, system, piece, name, read_calibrator(self.calibration))
+        predictions, rejected, seconds = self.predict(self.loaded.of_split([piece]), self.ranking)
+        rows = rows_of(predictions, read_calibrator(self.calibration)[0])
+        table = [{"run": run_name(self.run[1], self.metrics.key), "split": piece, **row} for row in rows]
+        measured = {SECONDS: seconds, QUERIES: float(len(rows))}
+        return Part(table_of(STAGE, table), len(rows) + len(rejected), len(rows), rejected, measured=measured)
+
+
+def rows_of(predictions: Sequence[Prediction], calibrator: Calibrator | None) -> list[dict[str, Any]]:
+    """Return rows of the table `predictions`; existence is null without a calibrator."""
+    existence = calibrator.of(predictions) if calibrator else [None] * len(predictions)
+    return [
+        {
+            "qid": one.qid,
+            "windows": [dict(zip(("start", "end", "score"), it, strict=True)) for it in one.windows.tolist()],
+            "saliency": one.saliency.tolist(),
+            "existence": exists,
+        }
+        for one, exists in zip(predictions, existence, strict=True)
+    ]
 
 
 def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
-    """Return the run that is chosen, or else all without predictions of these splits, the newest last.
+    """Return the run that is chosen, or else all without predictions of these splits, or else the newest.
 
-    Predictions of an older version, or with a calibration of one, do not count.
-    If every run has predictions, it is the newest. The log says which runs are chosen.
+    The newest is last. Predictions of an older version, or with a calibration of one, do not count.
     """
     if choice.run is not None:
         return [chosen_run(dataset, choice.run)]
@@ -101,57 +104,14 @@ def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, 
         require_checkpoints(metrics)  # also if the predictions exist: the figures need the model
     calibration = run(Calibration(metrics, sources))
     if not is_planned():
-        logger().info("%s", calibration_in_words(calibration))
+        logger().info("%s", read_calibrator(calibration)[1])
     return run(Predictions(metrics, sources, calibration, ranking or settings_of(work_of(metrics)).ranking, splits))
 
 
-def predict_rows(
-    loaded: Loaded,
-    queries: Sequence[dict[str, Any]],
-    model: Any,
-    system: System[Any],
-    split: str,
-    run: str,
-    calibrator: Calibrator | None = None,
-) -> Part:
-    """Predict rows of `annotations` with any text that has features; other rows are rejected with their reason.
-
-    Existence is null without a calibrator.
-    """
-    prepared = loaded.examples_of(queries, STAGE)
-    rows: list[dict[str, Any]] = []
-    seconds = 0.0
-    if len(prepared):
-        check_widths(loaded, model, system)
-        device = device_of()
-        data = system.data(prepared, device)
-        model.to(device)
-        started = time.perf_counter()
-        predictions = system.predict(model, data)
-        seconds = time.perf_counter() - started
-        existence = calibrator.of(predictions) if calibrator else [None] * len(predictions)
-        for one, exists in zip(predictions, existence, strict=True):
-            windows = [dict(zip(("start", "end", "score"), window, strict=True)) for window in one.windows.tolist()]
-            saliency = one.saliency.tolist()
-            row = {"run": run, "split": split, "qid": one.qid, "windows": windows, "saliency": saliency}
-            rows.append({**row, "existence": exists})
-    measured = {SECONDS: seconds, QUERIES: float(len(rows))}
-    taken = len(rows) + len(prepared.rejected)
-    return Part(table_of(STAGE, rows), taken, len(rows), list(prepared.rejected), measured=measured)
-
-
-def ranking_of(predictions: Manifest) -> Ranking:
-    """Return how windows were made for predictions."""
-    return Ranking.model_validate(predictions.parameters["ranking"])
-
-
-def sources_of_run(
-    metrics: Artifact, annotations: Artifact, negatives: Artifact | None = None, tags: Artifact | None = None
-) -> Sources:
+def sources_of_run(metrics: Artifact, annotations: Artifact, negatives: Artifact | None = None) -> Sources:
     """Return what the run was trained on, with the annotations given.
 
-    `negatives` are for a run that was trained on none: is its saliency in their order? `tags` hold the verbs of
-    queries, for the constant window by verb.
+    `negatives` are for a run that was trained on none: is its saliency in their order?
     """
     parents = work_of(metrics).parents
     by_stage = {parent.stage: parent for parent in parents}
@@ -162,5 +122,4 @@ def sources_of_run(
         by_stage.get("negatives", negatives),
         by_stage.get("in_video_negatives"),
         by_stage.get("visual_dynamic_queries"),
-        tags=tags,
     )

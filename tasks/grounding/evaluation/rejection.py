@@ -27,6 +27,7 @@ import numpy as np
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
+from penumbra.tasks.grounding.configs import Ranking
 from penumbra.tasks.grounding.evaluation.existence import (
     AREA,
     NEAR,
@@ -37,9 +38,8 @@ from penumbra.tasks.grounding.evaluation.existence import (
     false_sentences,
     read_calibrator,
 )
-from penumbra.tasks.grounding.evaluation.predictions import predict_rows, ranking_of
-from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.metrics import Floats
+from penumbra.tasks.grounding.evaluation.predictions import rows_of
+from penumbra.tasks.grounding.metrics import Floats, Split, compared_scores
 from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION
 from penumbra.tasks.grounding.training.stage import run_name
 from penumbra.tasks.negatives.judging import text_inputs
@@ -49,7 +49,7 @@ STAGE = "existence"
 OF_TEXT, REJECTED, GROUP, SENTENCES = "AUROC of the text alone", "rejected", "group score", "sentences"
 ACCURACY, ERROR = "rejection accuracy", "calibration error"
 OF_KINDS = (AREA, OF_TEXT, REJECTED, GROUP, SENTENCES)
-BINS, STEPS = 10, 20  # of existence; of a curve
+BINS = 10  # of existence
 Rows = list[dict[str, Any]]
 Scores = dict[tuple[str, str], Floats]  # [N], NaN for a query without such a sentence, by subset and metric
 
@@ -84,45 +84,42 @@ class Existence(RunStage):
 
     def part(self, piece: str) -> Part:
         """Ask the false sentences of a split; of a near real one's query also in the other video."""
-        model, settings = self.run
-        ranking = ranking_of(Store().manifest(self.predictions))
-        system, name = system_of(settings.model_copy(update={"ranking": ranking})), run_name(settings, self.metrics.key)
         known = [row for row in self.loaded.of_split([piece]) if row["vid"] in self.loaded.videos.index]
         queries, notes = sorted(known, key=lambda row: row_seed(SEED, row["qid"]))[:QUERIES], Counter[str]()
         asked = list(false_sentences(queries, self.loaded, notes))
-        rows = [{**it.asked, "qid": f"{number}"} for number, it in enumerate(asked)]
-        exchanged = [(n, it.other, it.row["query"]) for n, it in enumerate(asked) if it.other]
-        rows += [{**other, "qid": f"{number} exchanged", "query": query} for number, other, query in exchanged]
-        calibrator = calibrator_of_predictions(self.predictions)
-        predicted = predict_rows(self.loaded, rows, model, system, piece, name, calibrator)
-        answers = {row["qid"]: row for row in predicted.rows.to_pylist()}
+        rows = [{**it.row, "qid": f"{n}", "query": it.sentence} for n, it in enumerate(asked)]
+        exchanged = [(f"{n} exchanged", it.other, it.row["query"]) for n, it in enumerate(asked) if it.other]
+        rows += [{**other, "qid": qid, "query": query} for qid, other, query in exchanged]
+        ranking = Ranking.model_validate(Store().manifest(self.predictions).parameters["ranking"])
+        predictions, rejected, _ = self.predict(rows, ranking)
+        answers = {row["qid"]: row for row in rows_of(predictions, calibrator_of_predictions(self.predictions))}
+        about = {"run": run_name(self.run[1], self.metrics.key), "split": piece}
         table = [
             {
-                **{"run": name, "split": piece, "qid": it.row["qid"], "kind": it.kind, "sentence": it.sentence},
+                **{**about, "qid": it.row["qid"], "kind": it.kind, "sentence": it.sentence},
                 "other_qid": it.other["qid"] if it.other else None,
-                "existence": answers[f"{number}"]["existence"],
-                "exchanged": answers.get(f"{number} exchanged", {}).get("existence"),
-                "windows": answers[f"{number}"]["windows"],
+                "existence": answers[f"{n}"]["existence"],
+                "exchanged": answers.get(f"{n} exchanged", {}).get("existence"),
+                "windows": answers[f"{n}"]["windows"],
             }
-            for number, it in enumerate(asked)
-            if f"{number}" in answers
+            for n, it in enumerate(asked)
+            if f"{n}" in answers
         ]
-        rejected = [it for it in predicted.rejected if "exchanged" not in it["qid"]]
+        rejected = [it for it in rejected if "exchanged" not in it["qid"]]
         rejected = [{**it, "qid": asked[int(it["qid"])].row["qid"]} for it in rejected]
         return Part(table_of(STAGE, table), len(asked), len(table), rejected, notes)
 
 
 def calibrator_of_predictions(predictions: Artifact) -> Calibrator | None:
-    """Return what the existence of predictions was computed by; None if there is none, as in older ones."""
-    parents = Store().manifest(predictions).parents
-    calibration = next((parent for parent in parents if parent.stage == "calibration"), None)
-    return read_calibrator(calibration) if calibration else None
+    """Return what the existence of predictions was computed by, if there is such a calibration."""
+    [calibration] = [it for it in Store().manifest(predictions).parents if it.stage == "calibration"]
+    return read_calibrator(calibration)[0]
 
 
 def asked_by_split(predictions: Artifact) -> tuple[dict[str, Rows], float]:
     """Return the false sentences by split that a run was asked after these predictions, and its threshold.
 
-    There are none in an evaluation of an older version, or without a calibration.
+    There are none without a calibration.
     """
     store, by_split = Store(), defaultdict[str, Rows](list)
     calibrator = calibrator_of_predictions(predictions)
@@ -140,19 +137,13 @@ def label(subset: str, metric: str) -> str:
     return metric if subset == ALL else f"{metric}, {subset}"
 
 
-def rejection_scores(
-    qids: Sequence[str], hits: Floats, true: Mapping[str, float | None], asked: Rows, threshold: float
-) -> Scores:
-    """Return the score of each query for each figure, whose mean over the queries that have one is the figure.
+def rejection_scores(split: Split, asked: Rows, threshold: float) -> Scores:
+    """Return the score of each query of a split for each figure, which is the mean over the queries that have one.
 
-    Args:
-        qids: the queries [N] of a split whose windows are known
-        hits: whether the first window of each is right [N], 0 or 100
-        true: the existence of each query
-        asked: the false sentences of the split, rows of `existence`
-        threshold: existence below which a sentence is rejected
-
+    `asked` are the false sentences of the split, rows of `existence`; those below `threshold` are rejected.
     """
+    qids, hits = split.windows.qids, compared_scores(split)["R1@0.5"]  # 0 or 100
+    true = {qid: row["existence"] for qid, row in split.predictions.items()}
     place = {qid: number for number, qid in enumerate(qids)}
     existence = np.array([np.nan if (value := true.get(qid)) is None else value for qid in qids], np.float64)
     by_kind = defaultdict[str, Rows](list)
@@ -253,10 +244,3 @@ def rejection_tables(rows: Rows) -> Iterator[tuple[tuple[str, ...], list[tuple[s
             lines.append((*place, *shown))
         if lines:
             yield ("split", "false sentences", *columns), lines
-
-
-def recall_against_rejection(hits: Floats, true: Floats, false: Floats) -> list[tuple[float, float]]:
-    """Return points: % of false sentences [m] that a threshold rejects, and % of queries [n] found and not rejected."""
-    steps = [step / STEPS for step in range(STEPS + 1)]
-    thresholds = np.quantile(false, steps).tolist()
-    return [(100 * step, float((hits * (true >= at)).mean())) for step, at in zip(steps, thresholds, strict=True)]

@@ -15,20 +15,20 @@ import torch
 from torch import nn
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.manifest import Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
 from penumbra.tasks.features.decoders import Decoder
 from penumbra.tasks.features.encode import EncodedVideo, encode_video
+from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import Float16Array
-from penumbra.tasks.features.simulated import SIMULATED
 from penumbra.tasks.features.text import ClipTexts, TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import notes_on
 from penumbra.tasks.grounding.batches.examples import Features, joined, make_examples, normalised
 from penumbra.tasks.grounding.evaluation.existence import Calibrator, calibrator_of
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.prediction.pretrained import CLIP_LENGTH, load_pretrained
+from penumbra.tasks.grounding.prediction.pretrained import CLIP_LENGTH, CLIPS, load_pretrained
 from penumbra.tasks.grounding.runs import RunError, below_in_words, found_run
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import chosen_run, load_run, run_name
@@ -48,9 +48,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Grounding:
-    """The prediction for a query: windows, best first, and the saliency of each clip (empty for some models).
-
-    Windows of no length are left out, so that there may be none.
+    """The prediction for a query: windows, best first and none empty, and the saliency of each clip, if there is any.
 
     Clip i covers [i · clip_length, (i + 1) · clip_length) seconds; the model saw `duration` seconds of the video.
     `existence` is how likely the moment is in the video at all, 0 to 1, and `exists` whether that reaches the run's
@@ -116,16 +114,13 @@ class Grounder:
         for parent in store.manifest(metrics).parents:
             if parent.stage in clips:
                 manifest = store.manifest(parent)
-                clips[parent.stage].append(_clip_of(name, parent, manifest))
+                clips[parent.stage].append(_clip_of(name, manifest))
                 clip_length = manifest.parameters.get("clip_length", clip_length)
-        try:
-            encoders = [load(clip) for clip in clips["video_features"]]
-            text_encoder = load_text_encoder(clips["text_features"][0])
-        except PenumbraError as error:
-            raise RunError(f"an encoder of {name}'s features: {error}") from None
+        encoders = [load(clip) for clip in clips["video_features"]]
+        text_encoder = load_text_encoder(clips["text_features"][0])
         caveat = below_in_words(name, found_run(metrics.key, metrics.dataset).below)
         calibrator, reason = calibrator_of(metrics)
-        caveats = tuple(filter(None, (caveat, reason)))
+        caveats = tuple(filter(None, (caveat, "" if calibrator else reason)))
         return cls(name, model, settings, encoders, text_encoder, clip_length, caveats, calibrator)
 
     @classmethod
@@ -142,16 +137,25 @@ class Grounder:
 
         """
         clip = clip or Clip()
-        network, settings, note = load_pretrained(model, clip)
+        network, settings, widths, note = load_pretrained(model)
         try:
             encoder = load(clip)
-        except PenumbraError as error:
-            raise RunError(f"{model} reads features of a CLIP: {error}") from None
-        seconds = (settings.inputs.longest_video or 0) * CLIP_LENGTH
-        caveats = (note, f"{model} reads the first {seconds:.0f} s of a video, and its existence is not calibrated")
-        return cls(
-            Path(model).name, network, settings, [encoder], ClipTexts(encoder), CLIP_LENGTH, (*filter(None, caveats),)
-        )
+        except FeatureError:
+            raise RunError(
+                f"{model} reads features of CLIP {clip.encoder!r}, which can't be loaded: `hf download {clip.encoder}` "
+                "on a machine that reaches the hub, and copy its cache (HF_HOME) here"
+            ) from None
+        texts, projected = ClipTexts(encoder), encoder.model.config.projection_dim
+        if widths != (projected, texts.width):
+            raise RunError(
+                f"{model} reads features of width {widths[0]} of a video and {widths[1]} of a text, and CLIP gives "
+                f"{projected} and {texts.width}. SlowFast (2304), I3D (1024) and C3D (500) can't be computed from a "
+                "video here: import such features, and give the file as training.start_from"
+            )
+        seconds = CLIPS * CLIP_LENGTH
+        caveat = f"{model} reads the first {seconds:.0f} s of a video, and its existence is not calibrated"
+        caveats = (note, caveat) if note else (caveat,)
+        return cls(Path(model).name, network, settings, [encoder], texts, CLIP_LENGTH, caveats)
 
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
         """Return each query's moments in a video file; raise `PenumbraError` if it can't be decoded."""
@@ -163,19 +167,18 @@ class Grounder:
         path = Path(video).expanduser()
         if not path.is_file():
             raise PenumbraError(f"no file {path}")
-        encoded = [self._encode(path, encoder) for encoder in self.video_encoders]
-        for one in encoded:
+        encoded = list[EncodedVideo]()
+        for encoder in self.video_encoders:
+            with closing(Decoder(self.clip_length / encoder.frames, encoder.processing.resizing)) as decoder:
+                one = encode_video(encoder, decoder, path, thumbnails=FRAMES)
             if one.features is None:
                 raise PenumbraError(f"{path}: {one.reason}{f' ({one.value})' if one.value else ''}")
+            encoded.append(one)
         features = tuple(one.features for one in encoded if one.features is not None)
         summary, seconds = encoded[-1].summary, self.clip_length / self.video_encoders[-1].frames
         frames = tuple(((index + 0.5) * seconds, frame) for index, frame in encoded[-1].thumbnails)
         notes = (*notes_on(summary, summary.duration, self.clip_length), *self.caveats)
         return Watched(features, self.clip_length, summary.duration, frames, notes)
-
-    def _encode(self, path: Path, encoder: Encoder) -> EncodedVideo:
-        with closing(Decoder(self.clip_length / encoder.frames, encoder.processing.resizing)) as decoder:
-            return encode_video(encoder, decoder, path, thumbnails=FRAMES)
 
     def ask(self, watched: Watched, queries: Sequence[str]) -> list[Grounding]:
         texts, inputs, clip = checked(queries), self.settings.inputs, self.clip_length
@@ -224,17 +227,20 @@ def _features(names: Sequence[str], several: Sequence[Float16Array], clip_length
     return Features(torch.from_numpy(np.concatenate(several)), offsets, index, clip_length)
 
 
-def _clip_of(run: str, features: Artifact, manifest: Manifest) -> Clip:
+def _clip_of(run: str, manifest: Manifest) -> Clip:
     """Return the CLIP that made an artifact of features; raise `RunError` if there is none, or if it is missing."""
     made = manifest.parameters
     if "encoder" not in made or "precision" not in made:
-        kind = "simulated" if made.get("encoder") == SIMULATED else "imported"
-        names = ", ".join(source["name"] for source in made.get("imported", [])) or made.get("encoder", features.path)
-        reason = f"{kind} features ({names}), which can't be computed from a video here"
-        raise RunError(f"{run} was trained on {reason}: train a run on features of extract-features' CLIP")
+        name = made.get("encoder") or ", ".join(source["name"] for source in made.get("imported", []))
+        raise RunError(
+            f"{run} was trained on features ({name}) that can't be computed from a video here, as they were "
+            "imported or simulated: train a run on features of extract-features' CLIP"
+        )
     clip = Clip(encoder=made["encoder"])
     today = digests(clip)
     if any(today.get(name) != digest for name, digest in manifest.inputs.items() if name.startswith("encoder")):
-        reason = f"features of CLIP {clip.encoder!r}, which is missing or has changed"
-        raise RunError(f"{run} was trained on {reason}: restore its files, or extract features again and train on them")
+        raise RunError(
+            f"{run} was trained on features of CLIP {clip.encoder!r}, which is missing or has changed: restore its "
+            "files, or extract features again and train on them"
+        )
     return clip

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from penumbra.artifacts.errors import what_there_is
 from penumbra.artifacts.locations import runs_folder
 from penumbra.models.checkpoints import CheckpointError, check_fit, load_weights, read_official
-from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import Settings
@@ -51,48 +50,26 @@ PUBLISHED = {  # the authors' own, then those that lighthouse (Nishimura et al.,
 }
 
 
-def load_pretrained(source: str, clip: Clip) -> tuple[nn.Module, Settings, str]:
-    """Return the model and settings of a checkpoint whose features `clip` computes, and what to say about it.
+def load_pretrained(source: str) -> tuple[nn.Module, Settings, tuple[int, int], str]:
+    """Return the model and settings of a checkpoint, the widths of its features, and what to say about it.
 
-    Raise `RunError` if there is no such checkpoint, its digest is wrong, or it reads other features.
+    Raise `RunError` if there is no such checkpoint, or its digest is wrong.
     """
     file, note = _file_of(source)
     try:
         weights = read_official(file)
         settings = _settings_of(weights)
         system = system_of(settings)
-        video, text = system.widths(weights)
-        _check_width(source, video, text, clip)
+        widths = system.widths(weights)
         with torch.device("meta"):  # takes no memory, whatever sizes the file claims
-            check_fit(system.build(video, text), weights)
-        model = system.build(video, text)
+            check_fit(system.build(*widths), weights)
+        model = system.build(*widths)
         load_weights(model, weights)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         is_named = isinstance(error, CheckpointError | KeyError)
         reason = str(error) if is_named else f"no model has its sizes ({type(error).__name__})"
         raise RunError(f"{file} is no checkpoint of Moment-DETR, QD-DETR or SHINE: {reason}") from None
-    return model, settings, note
-
-
-def _check_width(source: str, video: int, text: int, clip: Clip) -> None:
-    """Raise `RunError` unless CLIP's features have these widths."""
-    from transformers import AutoConfig
-
-    from penumbra.tasks.features.clip import source as place
-
-    try:
-        config = AutoConfig.from_pretrained(place(clip.encoder), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise RunError(
-            f"{source} reads features of CLIP {clip.encoder!r}, which can't be loaded ({type(error).__name__}): "
-            f"`hf download {clip.encoder}` on a machine that reaches the hub, and copy its cache (HF_HOME) here"
-        ) from None
-    if (video, text) != (config.projection_dim, config.text_config.hidden_size):
-        raise RunError(
-            f"{source} reads features of width {video} of a video and {text} of a text, and CLIP gives "
-            f"{config.projection_dim} and {config.text_config.hidden_size}. SlowFast (2304), I3D (1024) and C3D (500) "
-            "can't be computed from a video here: import such features, and give the file as training.start_from"
-        )
+    return model, settings, widths, note
 
 
 def _settings_of(weights: Mapping[str, Tensor]) -> Settings:
@@ -126,47 +103,41 @@ def _settings_of(weights: Mapping[str, Tensor]) -> Settings:
 
 def _file_of(source: str) -> tuple[Path, str]:
     """Return the file that a name of `PUBLISHED`, a path or a name of the hub stands for, and what to say about it."""
+    from huggingface_hub import snapshot_download
+
     path = Path(source).expanduser()
     if source in PUBLISHED:
         return _fetched(source, PUBLISHED[source])
     if path.is_file():
         return path, ""
-    folder = path if path.is_dir() else _from_hub(source)
-    found = sorted(file for suffix in SUFFIXES for file in folder.rglob(suffix))
-    if len(found) != 1:
-        names = ", ".join(str(file.relative_to(folder)) for file in found) or "none"
-        raise RunError(f"{source} holds {len(found)} checkpoints ({names}): give one file")
-    return found[0], "" if path.is_dir() else f"{source}: from the hub, with no published SHA-256 to compare"
-
-
-def _from_hub(source: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
-
     if source.count("/") != 1:
         raise RunError(
             f"no model {source!r}; {what_there_is(source, list(PUBLISHED))}; or a file, or OWNER/NAME of the hub"
         )
     try:
-        return Path(snapshot_download(source, allow_patterns=list(SUFFIXES)))
-    except (OSError, ValueError, HFValidationError) as error:
+        folder = Path(snapshot_download(source, allow_patterns=list(SUFFIXES)))
+    except (OSError, ValueError) as error:  # no answer, or no name of a repository
         raise RunError(f"{source} can't be fetched from the hub ({type(error).__name__}): give a file") from None
+    found = sorted(file for suffix in SUFFIXES for file in folder.rglob(suffix))
+    if len(found) != 1:
+        names = ", ".join(str(file.relative_to(folder)) for file in found) or "none"
+        raise RunError(f"{source} holds {len(found)} checkpoints ({names}): give one file")
+    return found[0], f"{source}: from the hub, with no published SHA-256 to compare"
 
 
 def _fetched(name: str, published: Published) -> tuple[Path, str]:
     """Return the file, which is downloaded once; raise `RunError` unless its digest is the published or first one."""
     file = runs_folder() / "pretrained" / f"{name}.ckpt"
-    known = file.with_suffix(".sha256")
+    known, is_new = file.with_suffix(".sha256"), not file.is_file()
     expected = published.sha256 or (known.read_text() if known.is_file() else "")
-    data = file.read_bytes() if file.is_file() else _download(name, published.url, file)
+    data = _download(name, published.url, file) if is_new else file.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     if expected and digest != expected:
-        place = file if file.is_file() else published.url
-        remedy = f"remove {file} and try again"
-        if not file.is_file() and not published.sha256:
+        place, remedy = (published.url, "download it elsewhere") if is_new else (file, f"remove {file} and try again")
+        if is_new and not published.sha256:
             remedy = f"it has changed since it was first fetched; to trust it, remove {known}"
         raise RunError(f"{name}: the SHA-256 of {place} is {digest}, not {expected}: {remedy}")
-    if not file.is_file():
+    if is_new:
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.{os.getpid()}")
         try:

@@ -9,8 +9,7 @@ import pytest
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.browsing.gather import gather
-from penumbra.tasks.browsing.page import write_page
+from penumbra.tasks.browsing.page import gather, write_page
 from penumbra.tasks.grounding.evaluation.compare import scores_by_split
 from tests.rows import DATASET, annotation, build, filled, negative, prediction, run_of
 
@@ -123,7 +122,8 @@ def test_predictions_of_two_runs_have_the_scores_of_the_evaluation(store: Store,
     assert one["iou"] == [round(10 * value) for value in scores.tolist()]
     assert other["count"] == [0, 0, 1, 1, 0]
     assert other["iou"] == [None, None], "one has no prediction, the other no truth"
-    assert other["saliency"] == ["", ""]
+    assert one["saliency"][1] == [500, -1000, 2000]
+    assert other["saliency"] == [[], []]
     assert one["name"].startswith("qd_detr-" + first[:6])
 
 

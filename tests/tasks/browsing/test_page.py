@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.tasks.browsing.gather import gather
-from penumbra.tasks.browsing.page import policy, write_page
+from penumbra.tasks.browsing.page import gather, policy, write_page
 from penumbra.tasks.negatives.reviewing import read_review
 from tests.browser import Page, browser, needs_chromium
 from tests.films import film

@@ -75,10 +75,6 @@ def test_the_paired_bootstrap_finds_a_small_difference() -> None:
     same = paired_bootstrap(first, generator.permutation(first), videos)
     assert same.low < 0 < same.high
     assert paired_bootstrap(first, first, videos).p == 1.0
-    with pytest.raises(EvaluationError, match="same queries"):
-        paired_bootstrap(first, first[:-1], videos)
-    with pytest.raises(EvaluationError, match="1,999 videos"):
-        paired_bootstrap(first, first, videos[:-1])
 
 
 def test_few_videos_give_no_interval_and_no_p() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from penumbra.tasks.grounding import metrics as registry
 from penumbra.tasks.grounding.evaluation import figures
-from penumbra.tasks.grounding.evaluation.figures import figures_of_split, judged_split, results
+from penumbra.tasks.grounding.evaluation.figures import constant_window, figures_of_split, judged_split, results
 from penumbra.tasks.grounding.metrics import Metric, Scores, Split, all_metrics, compared_scores
 
 PREDICTIONS = [
@@ -70,3 +70,35 @@ def test_highlights_need_labels_of_every_query() -> None:
     assert both[1] - both[0] == {
         f"HL-{level}-{kind}" for level in ("Fair", "Good", "VeryGood") for kind in ("mAP", "Hit1")
     }
+
+
+# -- baselines ---------------------------------------------------------------------------------------------------------
+
+
+def query(number: int, duration: float, *windows: tuple[float, float]) -> dict[str, Any]:
+    return {"qid": f"q{number}", "duration": duration, "windows": [list(window) for window in windows]}
+
+
+def window(queries: list[dict[str, Any]], duration: float, end: float | None = None) -> tuple[float, float]:
+    found = constant_window(queries, end)
+    assert found
+    return found(duration)["start"], found(duration)["end"]
+
+
+DURATIONS = (10.0, 20.0, 40.0, 80.0)
+SHARES = [query(n, d, (0.25 * d, 0.5 * d)) for n, d in enumerate(DURATIONS)]
+SECONDS = [query(n, d, (2.0, 8.0)) for n, d in enumerate(DURATIONS)]
+
+
+def test_the_constant_window_is_relative_or_in_seconds() -> None:
+    assert window(SHARES, 60.0) == (15.0, 30.0)
+    assert window(SECONDS, 60.0) == window(SECONDS, 600.0) == pytest.approx((2.0, 8.0))
+    assert window(SECONDS, 5.0) == pytest.approx((2.0, 5.0))
+
+
+def test_true_windows_are_cut_and_the_best_of_several_counts() -> None:
+    several = [query(0, 10.0, (0.0, 1.0), (5.0, 10.0)), query(1, 10.0, (5.0, 10.0))]
+    assert window(several, 10.0) == (5.0, 10.0)
+    assert window([query(0, 10.0, (0.0, 8.0))], 10.0, end=4.0) == (0.0, 4.0)
+    assert constant_window([query(0, 10.0)], None) is None
+    assert constant_window([], None) is None

@@ -147,7 +147,7 @@ def test_calibrated_existence_is_the_share_of_true_sentences() -> None:
     logits = draws.normal(0, 2, 20_000)
     true = draws.random(len(logits)) < 1 / (1 + np.exp(-logits))
     kinds = [TRUE if it else ("another video" if n % 2 else "level 1") for n, it in enumerate(true)]
-    fitted = fit(("a", "b"), np.stack([3 * logits + 7, draws.normal(size=len(logits))], axis=1), kinds)
+    fitted = fit(np.stack([3 * logits + 7, draws.normal(size=len(logits))], axis=1), kinds)
     found = fitted.existence(np.stack([3 * logits + 7, np.zeros(len(logits))], axis=1))
     for low in (0.1, 0.3, 0.5, 0.7):
         within = (found >= low) & (found < low + 0.2)

@@ -1,30 +1,18 @@
-"""The parts of a run's report: curves, the examples of SHINE's Figure 6, and pages without foreign markup."""
+"""The parts of a run's report: curves, and pages without foreign markup."""
 
 import re
 from collections import Counter
 
-import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from penumbra.artifacts.charts import SHADE, Drawing
+from penumbra.artifacts.charts import Drawing, Line, Panel, panels
 from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.markdown import printable
-from penumbra.tasks.grounding.batches.inputs import Loaded
-from penumbra.tasks.grounding.report import ordering_examples, saliency_figure, smallest_fall
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section
-from tests.grounding_data import negatives, rows, settings, texts, videos
 from tests.markup import HOSTILE
 
 pytestmark = pytest.mark.slow
-
-TEXTS = {name: f"{name} {HOSTILE}" for name in ("positive", "level 1", "level 2", "level 3", "random")}
-ROW = {"qid": "q1", "vid": "v1", "split": "test", "query": HOSTILE, "duration": 8.0, "windows": [[2.0, 4.0]]}
-
-
-def falling(inside: list[float]) -> dict[str, np.ndarray]:
-    """Saliency of four clips of 2 s, the second one inside the moment."""
-    return {name: np.array([9.0, value, 9.0, 9.0]) for name, value in zip(TEXTS, inside, strict=True)}
 
 
 def metrics(name: str, values: list[float], split: str = "train") -> list[dict[str, object]]:
@@ -43,34 +31,8 @@ def test_curves_have_a_panel_for_each_term_and_mark_the_best_epoch() -> None:
     assert curves_section([]).text == ["No epoch was trained."]
 
 
-@pytest.mark.parametrize(
-    ("inside", "fall"), [([5, 4, 3, 2, 1], 1.0), ([5, 4, 3, 3.5, 1], -0.5), ([1, 1, 1, 1, 1], 0.0)]
-)
-def test_the_smallest_fall_is_that_inside_the_moment(inside: list[float], fall: float) -> None:
-    assert smallest_fall((ROW, TEXTS), falling(inside), 2.0) == pytest.approx(fall)
-
-
-def test_candidates_are_held_out_queries_with_a_text_of_another_video() -> None:
-    found = [{**row, "split": "train"} for row in rows(24)]
-    loaded = Loaded(videos(), texts(24), found, negatives(found))
-    kind, several = ordering_examples(loaded, settings({"validation": 0.3}))
-    assert kind == "held-out"
-    assert 0 < len(several) < 24
-    queries = {row["query"]: row["vid"] for row in found}
-    for row, texts_of in several:
-        assert queries[texts_of["random"]] != row["vid"]
-        assert texts_of["level 2"] == f"{row['query']} 2"
-    assert ordering_examples(loaded, settings({"validation": 0.0}))[0] == "training"
-
-
 def drawing() -> Drawing:
-    return saliency_figure(HOSTILE, (ROW, TEXTS), falling([5, 4, 3, 2, 1]), 2.0)
-
-
-def test_the_figure_shades_the_moment_and_has_a_line_for_each_text() -> None:
-    body = "".join(drawing().body)
-    assert body.count(SHADE) == 1
-    assert body.count("<polyline") >= 5
+    return panels(HOSTILE, [Panel(HOSTILE, [Line(HOSTILE, [(0, 1.0), (1, 2.0)])], 0, 1, "s")], 1, legend=True)
 
 
 def document() -> Document:
