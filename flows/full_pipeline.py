@@ -62,6 +62,5 @@ def full_pipeline(
             metrics, trained = train(sources, settings, preset)
             sources = sources_of_run(metrics, built.annotations, built.negatives)
             run = evaluate_run(metrics, sources)
-            outcomes = (built.outcome, extracted.outcome, trained)
-            outcome = report_evaluation(run, "full-pipeline", outcomes)
+            outcome = report_evaluation(run, "full-pipeline", (built.outcome, extracted.outcome, trained))
     return completed_state(run.evaluation, outcome, built.outcome)

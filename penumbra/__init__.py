@@ -107,15 +107,9 @@ def build_negatives(
     """
     from penumbra.flows.python_api import negatives_for, with_rejected
 
-    groups: dict[str, Group] = {
-        "tagging": tagging,
-        "masking": masking,
-        "filling": filling,
-        "encoding": encoding,
-        "choosing": choosing,
-        "judging": {"judge": False} if judging is None else judging,
-    }
+    groups = {"tagging": tagging, "masking": masking, "filling": filling, "encoding": encoding, "choosing": choosing}
     given = {group: value for group, value in groups.items() if value is not None}
+    given["judging"] = {"judge": False} if judging is None else judging
     return with_rejected(negatives_for(queries, name, given, quiet))
 
 

@@ -23,21 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=RunCommand, epilog=EPILOG)(run)
-for command in (
-    init,
-    check,
-    ablation,
-    serve,
-    browse,
-    review,
-    export,
-    quality,
-    compare,
-    predict,
-    demo_app,
-    fetch,
-    doctor,
-):
+COMMANDS = (init, check, ablation, serve, browse, review, export, quality, compare, predict, demo_app, fetch, doctor)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(artifacts, name="artifacts")
 app.add_typer(runs, name="runs")
