@@ -4,19 +4,16 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, client, hosted, load_prompt
-from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.batch import BatchClient
-from penumbra.tasks.negatives.providers.budget import Budget
+from penumbra.tasks.negatives.providers.answers import Answers, open_budget
 from penumbra.tasks.negatives.providers.client import Client
-from penumbra.tasks.negatives.providers.hosted import HostedProvider
-from penumbra.tasks.negatives.providers.questions import Question, attempt_history
+from penumbra.tasks.negatives.providers.hosted import SERVICES
+from penumbra.tasks.negatives.providers.questions import HostedProvider, Question, attempt_history
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
 from penumbra.tasks.text.masks import ORDER, slot_counts
 from tests.protocol_server import ProtocolServer
@@ -103,28 +100,22 @@ class Session:
         self.settings, self.answers = settings, Answers(folder)
         self.cache_key = settings.cache_key(PROMPT.label)
 
-    def client(self, limit: float | None = None, queries_a_request: int = 4, run: str = "run") -> Client:
-        kind = BatchClient if self.settings.discount < 1 else Client
-        service, budget = self.settings.service(PROMPT), Budget(limit, self.answers)
+    def ask(
+        self,
+        asked: Sequence[Question],
+        within: float = 60.0,
+        limit: float | None = None,
+        queries_a_request: int = 4,
+        run: str = "run",
+    ) -> Client:
+        """Ask in blocks of forty, like the parts of a data set."""
+        service = SERVICES[self.settings.provider](self.settings, PROMPT)
         service.authenticate()
-        return kind(service, self.answers, budget, run, queries_a_request)
-
-    def ask(self, asked: Sequence[Question], within: float = 60.0, **options: Any) -> Client:
-        """Ask in blocks of eight, like the parts of a data set."""
-        made = self.client(**options)
-        blocks = [asked[start : start + 8] for start in range(0, len(asked), 8)]
-        with made.budget:
-            asyncio.run(asyncio.wait_for(made.ask(blocks), within))
-        return made
-
-    def ask_at_once(self, *clients: Client, asked: Sequence[Question]) -> None:
-        async def ask() -> None:
-            await asyncio.gather(*(one.ask([asked]) for one in clients))
-
-        with ExitStack() as stack:
-            for budget in {id(one.budget): one.budget for one in clients}.values():
-                stack.enter_context(budget)
-            asyncio.run(ask())
+        blocks = [asked[start : start + 40] for start in range(0, len(asked), 40)]
+        with open_budget(self.answers, limit) as budget:
+            client = Client(service, self.answers, budget, run, queries_a_request)
+            asyncio.run(asyncio.wait_for(client.ask(blocks), within))
+        return client
 
     def open(self, asked: Sequence[Question]) -> list[Question]:
         """Return the questions that have no final answer."""

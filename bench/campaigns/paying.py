@@ -6,7 +6,6 @@ The stand-in server charges every answer, whether or not it arrives. docs/reliab
 """
 
 import argparse
-import asyncio
 import os
 import random
 import signal
@@ -92,10 +91,8 @@ def run(setting: Setting, url: str, folder: Path, begin: Any) -> None:
     server = ProtocolServer()
     server.url = url
     session = Session(SETTINGS[setting.provider](server), folder)
-    client = session.client(limit=setting.limit, run=f"run of process {os.getpid()}")
-    with client.budget:
-        begin.wait()
-        asyncio.run(client.ask([questions(QUESTIONS)]))
+    begin.wait()
+    session.ask(questions(QUESTIONS), within=PATIENCE, limit=setting.limit, run=f"run of process {os.getpid()}")
 
 
 class Case:
@@ -138,7 +135,7 @@ class Case:
         """Add the case's charges to the row; `paid_twice` defaults to the answers that arrived twice."""
         requests = self.asked()
         charged = PRICE.cost(*self.server.charged())
-        account = self.session.answers.cache.get("account")
+        account = self.session.answers.get("account")
         paid = [request for request in requests if any(request.get("charged", ())) and request["fault"] not in WRONG]
         if paid_twice is None:
             paid_twice = again(r for r in paid if r["outcome"] == "answered" and r["fault"] not in LOST)

@@ -10,9 +10,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-import numpy as np
-import pyarrow.compute as pc
-
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import counted, markdown_table, plain
 from penumbra.artifacts.prefect_ui import publish_report
@@ -20,12 +17,11 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
 from penumbra.tasks.negatives.providers import TrainingText, load_prompt
-from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.budget import Budget, BudgetError, price_of, price_table
-from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, UNDER_WAY, Client
-from penumbra.tasks.negatives.providers.hosted import ServiceError
+from penumbra.tasks.negatives.providers.answers import Answers, BudgetError, open_budget
+from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, Client
+from penumbra.tasks.negatives.providers.hosted import SERVICES, ServiceError
 from penumbra.tasks.negatives.providers.questions import Question, WordLists, attempt_history, questions_of
-from penumbra.tasks.negatives.providers.settings import HostedSettings
+from penumbra.tasks.negatives.providers.settings import HostedSettings, price_table
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 
@@ -34,22 +30,22 @@ SLOT_TOKENS = 6  # of an answer: quotes, number, colon, letter, comma
 
 
 class Requests:
-    """The questions of one run to the hosted models about the masks of a data set."""
+    """The questions of one run to the hosted models that have not filled the masks of a data set yet."""
 
     def __init__(
         self, annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
     ) -> None:
         self.tags, self.masks, self.filling, self.run = tags, masks, filling, run_id()
         self.prompt = load_prompt(filling.prompt, "queries")
-        parents = annotations, tags, masks, dictionary
-        is_filled = Store().intact
-        self.settings = [
-            one for one in filling.hosted if not is_filled(Fills(*parents, one.provider, filling).artifact)
-        ]
+        self.settings: list[HostedSettings] = []
+        for settings in filling.hosted:
+            stage = Fills(annotations, tags, masks, dictionary, settings.provider, filling)
+            if not Store().intact(stage.artifact):
+                self.settings.append(settings)
         if self.settings:
-            tokens = training_tokens(zip_parts(annotations, tags))
+            training = TrainingText(load_dictionary(dictionary), training_tokens(zip_parts(annotations, tags)))
             self.answers = Answers()
-            self.lists = WordLists(TrainingText(load_dictionary(dictionary), tokens), filling, self.answers)
+            self.lists = WordLists(training, filling, self.answers)
 
     def blocks(self) -> Iterator[list[Question]]:
         for tagged, masked in zip_parts(self.tags, self.masks):
@@ -65,13 +61,12 @@ class Requests:
 
     def estimate(self, settings: HostedSettings) -> tuple[str, ...]:
         """Return what asking a service takes, as a row of the report; tokens are estimated from characters."""
-        service, size = settings.service(self.prompt), self.filling.queries_a_request
+        service, size = SERVICES[settings.provider](settings, self.prompt), self.filling.queries_a_request
         questions = list(self.open_questions(settings))
         requests = [questions[start : start + size] for start in range(0, len(questions), size)]
         prompt = sum(int(len(json.dumps(service.payload(one))) / CHARACTERS_A_TOKEN) + 1 for one in requests)
         completion = sum(SLOT_TOKENS * len(question.open) + 2 for question in questions)
-        price = price_of(settings)
-        cost = f"${price.cost(prompt, completion) * settings.discount:.2f}" if price else "no price known"
+        cost = f"${service.price.cost(prompt, completion):.2f}" if service.price else "no price known"
         logger().info(
             f"not sent: {settings.provider} ({settings.model}): {counted(len(questions), 'query')} in "
             f"{counted(len(requests), 'request')}, about {prompt:,} + {completion:,} tokens, {cost}"
@@ -84,64 +79,47 @@ class Requests:
 
         Raises `PenumbraError` before anything is sent if a key is missing, or a price while there is a budget.
         """
-        services = [settings.service(self.prompt) for settings in self.settings]
-        for settings, service in zip(self.settings, services, strict=True):
+        limit, size = self.filling.max_cost_usd, self.filling.queries_a_request
+        services = [SERVICES[settings.provider](settings, self.prompt) for settings in self.settings]
+        for service in services:
             service.authenticate()
-            if self.filling.max_cost_usd is not None and price_of(settings) is None:
+            if limit is not None and service.price is None:
                 raise BudgetError(
-                    f"max_cost_usd cannot be kept: no price is known for {settings.model}; give "
-                    f"--param 'filling.{settings.provider}.price={{input: …, output: …}}', USD per million tokens"
+                    f"max_cost_usd cannot be kept: no price is known for {service.settings.model}; give "
+                    f"--param 'filling.{service.name}.price={{input: …, output: …}}', USD per million tokens"
                 )
-        chains = 0  # `MaskedQuery.chains`; the rows of masks are in the levels' order
-        for masks in Store().parts(self.masks, ["level", "slots"]):
-            slots, later = pc.list_value_length(masks["slots"]).to_numpy(), masks["level"].to_numpy()[1:] > 1
-            chains += len(slots) - int(np.count_nonzero(later & (slots[1:] > slots[:-1])))
-        with Budget(self.filling.max_cost_usd, self.answers) as budget:
-            clients = []
-            for service in services:
-                kind: type[Client] = Client
-                if service.settings.discount < 1.0:
-                    from penumbra.tasks.negatives.providers.batch import BatchClient as kind  # noqa: N813
-                size = self.filling.queries_a_request
-                total = self.filling.asked_candidates * chains
-                clients.append(kind(service, self.answers, budget, self.run, size, total))
+        queries = (query for tables in zip_parts(self.tags, self.masks) for query in masked_queries(*tables))
+        total = self.filling.asked_candidates * sum(len(query.chains()) for query in queries)
+        with open_budget(self.answers, limit) as budget:
+            clients = [Client(service, self.answers, budget, self.run, size, total) for service in services]
             asyncio.run(self._ask(clients))
         return clients
 
     async def _ask(self, clients: Sequence[Client]) -> None:
-        reports = asyncio.create_task(_report_progress(clients))
-        try:
-            results = await asyncio.gather(*(c.ask(self.blocks()) for c in clients), return_exceptions=True)
-        finally:
-            reports.cancel()
-            with suppress(asyncio.CancelledError):
-                await reports
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result  # only now: the answers of the others are stored
+        async def report_progress() -> None:
+            while True:
+                await asyncio.sleep(REPORT_EVERY)
+                for client in clients:
+                    logger().info(client.line())
+
+        reports = asyncio.create_task(report_progress())
+        await asyncio.gather(*(client.ask(self.blocks()) for client in clients))
+        reports.cancel()
 
     def unanswered(self, settings: HostedSettings) -> str:
-        """Return a digest of the questions that have no final answer, '' if there are none."""
+        """Return a digest of the questions that have no final answer."""
         cache_key = settings.cache_key(self.prompt.label)
         keys = "".join(question.key(cache_key) for question in self.open_questions(settings))
-        return hashlib.sha256(keys.encode()).hexdigest()[:16] if keys else ""
-
-
-async def _report_progress(clients: Sequence[Client]) -> None:
-    while True:
-        await asyncio.sleep(REPORT_EVERY)
-        for client in clients:
-            logger().info(client.line())
+        return hashlib.sha256(keys.encode()).hexdigest()[:16]
 
 
 def check(clients: Sequence[Client], filling: Filling) -> None:
-    """Log what went wrong; raise if the budget is spent, jobs are under way, or no provider of the run answered."""
+    """Log what went wrong; raise if the budget is spent, or no provider of the run answered."""
     for client in clients:
-        name, statistics = client.service.name, client.statistics
-        asked = client.settings.model
+        name, statistics, asked = client.service.name, client.statistics, client.service.settings.model
         lines = [f"{asked} was asked, {model} answered" for model in statistics.models if model != asked]
-        lines += [f"{number} × {reason}" for reason, number in (statistics.faults + statistics.refused).most_common()]
-        if client.stopped not in ("", OVER_BUDGET, UNDER_WAY):
+        lines += [f"{number} × {reason}" for reason, number in statistics.problems.most_common()]
+        if client.stopped not in ("", OVER_BUDGET):
             lines.append(f"stopped: {client.stopped}; the next run asks for the rest")
         for line in lines:
             logger().warning("%s: %s", name, line)
@@ -151,10 +129,6 @@ def check(clients: Sequence[Client], filling: Filling) -> None:
             f"are spent ({', '.join(c.progress() for c in clients)}); runs at the same time and killed ones share the "
             "limit. All answers are kept: run again, with a higher --param filling.max_cost_usd or the same, to "
             "continue"
-        )
-    if waiting := sum(client.statistics.in_flight for client in clients if client.stopped == UNDER_WAY):
-        raise NotYetError(
-            f"batch jobs with {counted(waiting, 'request')} are under way: run the same again to collect them"
         )
     failed = [c for c in clients if c.stopped and not c.statistics.requests and c.statistics.done < c.statistics.total]
     if failed and len(failed) == len(filling.providers):
@@ -182,7 +156,7 @@ def ask_all(
     publish_report(masks.dataset, "asking", "\n".join(f"- {plain(client.line())}" for client in clients))
     check(clients, filling)
     return {
-        client.service.name: requests.unanswered(client.settings)
+        client.service.name: requests.unanswered(client.service.settings)
         for client in clients
         if client.statistics.done < client.statistics.total
     }
@@ -196,11 +170,11 @@ def ask(
     In a plan nothing is asked: a provider that has not answered everything has None.
     """
     parents = annotations, tags, masks, dictionary
-    if is_planned():
-        unanswered = {settings.provider: None for settings in filling.hosted}
-        for name in list(unanswered):
-            with suppress(NotYetError):
-                if Store().has(Fills(*parents, name, filling).artifact):  # it has answered everything
-                    del unanswered[name]
-        return unanswered
-    return ask_all(*parents, filling)
+    if not is_planned():
+        return ask_all(*parents, filling)
+    unanswered = {settings.provider: None for settings in filling.hosted}
+    for name in list(unanswered):
+        with suppress(NotYetError):
+            if Store().has(Fills(*parents, name, filling).artifact):  # it has answered everything
+                del unanswered[name]
+    return unanswered

@@ -78,7 +78,8 @@ class Query:
     def chains(self, levels: Sequence[int]) -> Iterator[Chain]:
         """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the one before.
 
-        Chains of the first candidate of each level come first, then those of the first two, of four, and so on.
+        Chains of the first candidate of each level come first, then those of the first two, of four, and so on. A level
+        with the slots of the level before can't keep its words: then every candidate goes with every chain.
         """
         done, most = 0, 1
         while True:
@@ -96,10 +97,7 @@ class Query:
     def _longer(
         self, chains: Sequence[Chain], before: int, level: int, candidates: Sequence[Candidate]
     ) -> Iterator[Chain]:
-        """Yield each chain with each candidate of a level that keeps the words of the chain's last, of level `before`.
-
-        A level with the slots of the level before can't keep its words: then every candidate goes with every chain.
-        """
+        """Yield each chain with each candidate of a level that keeps the words of its last one (level `before`)."""
         slots = [slot.token for slot in self.masked.levels[level - 1]]
         kept = [slots.index(slot.token) for slot in self.masked.levels[before - 1]]
         for candidate in candidates:
@@ -107,26 +105,16 @@ class Query:
             yield from ((*it, candidate) for it in chains if len(kept) == len(slots) or it[-1].words == words)
 
 
-@dataclass
-class Choice:
-    """Candidates that go together: one for each of some levels of a query, and their cosines to the query."""
-
-    query: Query
-    levels: Sequence[int]
-    chain: Chain
-    cosines: list[float] = field(default_factory=list)
-
-
 def choose(
     queries: Sequence[Query], vectors: Mapping[str, Vectors], encode: Callable[[Sequence[str]], Vectors], ceiling: float
-) -> dict[str, Choice]:
-    """Return the choice for each query by its id: of all levels if they go together, else of as many as do.
+) -> dict[str, dict[int, tuple[Candidate, float]]]:
+    """Return each query's choice by its id: a candidate and its cosine to the query for each level that has one.
 
     All queries try their first chain; queries whose chain fails try their second one, and so on. The levels of a chain
     are compared one after the other, so that the texts after a failed level are not encoded. `vectors` are the
     embeddings of the queries by text; `ceiling` is the highest cosine of level 1 to the query.
     """
-    encoded, choices = dict[str, Vectors](), dict[str, Choice]()
+    encoded, choices = dict[str, Vectors](), dict[str, dict[int, tuple[Candidate, float]]]()
     tick = counting("queries", len(queries))
     for has_accepted, levels in product((True, False), LEVEL_SETS):  # first the sets with all accepted levels
         undecided = [query for query in queries if query.masked.qid not in choices]
@@ -134,20 +122,18 @@ def choose(
         left = [(query, query.chains(levels)) for query in possible if query.has(levels)]
         while left:
             trying = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
-            holding = [Choice(query, levels, chain) for query, _, chain in trying]
+            holding = [(query, chain, list[float]()) for query, _, chain in trying]
             for place in range(len(levels)):
-                fresh = sorted({choice.chain[place].text for choice in holding} - encoded.keys())
+                fresh = sorted({chain[place].text for _, chain, _ in holding} - encoded.keys())
                 encoded |= zip(fresh, encode(fresh), strict=True) if fresh else ()
                 compared, holding = holding, []
-                for choice in compared:
+                for query, chain, cosines in compared:
                     # rounded: the last bits depend on the machine and must not decide
-                    exact = np.dot(vectors[choice.query.text], encoded[choice.chain[place].text])
-                    cosine = round(float(exact), 4)
-                    if cosine < choice.cosines[-1] if choice.cosines else cosine <= ceiling:
-                        choice.cosines.append(cosine)
-                        holding.append(choice)
-            for choice in holding:
-                choices[choice.query.masked.qid] = choice
+                    cosine = round(float(np.dot(vectors[query.text], encoded[chain[place].text])), 4)
+                    if cosine < cosines[-1] if cosines else cosine <= ceiling:
+                        holding.append((query, chain, [*cosines, cosine]))
+            for query, chain, cosines in holding:
+                choices[query.masked.qid] = dict(zip(levels, zip(chain, cosines, strict=True), strict=True))
                 tick(1)
             left = [(query, chains) for query, chains, _ in trying if query.masked.qid not in choices]
     return choices

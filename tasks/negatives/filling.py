@@ -1,60 +1,19 @@
-"""The parameters of `filling`: the providers that fill the masks, the number of candidates, and the cost limit.
+"""The parameters of `filling`: the providers that fill the masks, the number of candidates, and the cost limit."""
 
-A provider of Penumbra is a class of `providers.settings`. A provider of another package is found by its entry point
-(see `penumbra.tasks.negatives.providers`), and its parameters are in `plugins`.
-"""
+from typing import Any, Literal
 
-from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, Literal
+from pydantic import Field
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
-
-from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import counted
 from penumbra.tasks.negatives.providers import ProviderSettings
 from penumbra.tasks.negatives.providers.settings import Corpus, Gemini, HostedSettings, Llama, OpenAI, Random
 from penumbra.tasks.parameter_group import Parameters
 
-GROUP = "penumbra.providers"  # of entry points
 FEW = 1_000  # training queries from which the local model, which reads more naturally, is too slow to be the default
-
-BUILT_IN: tuple[type[ProviderSettings], ...] = (OpenAI, Gemini, Llama, Corpus, Random)
-PROVIDERS: dict[str, type[ProviderSettings] | EntryPoint] = {
-    **{entry.name: entry for entry in entry_points(group=GROUP)},
-    **{settings.provider: settings for settings in BUILT_IN},
+ProviderName = Literal["openai", "gemini", "llama", "corpus", "random"]
+PROVIDERS: dict[str, type[ProviderSettings]] = {
+    settings.provider: settings for settings in (OpenAI, Gemini, Llama, Corpus, Random)
 }
-
-
-def provider_class(name: str) -> type[ProviderSettings]:
-    """Return the parameters' class of a provider.
-
-    Raises `PenumbraError` if the provider is unknown, or if another package's cannot be imported or is no provider.
-    """
-    entry = PROVIDERS.get(name)
-    if entry is None:
-        raise PenumbraError(f"no provider {name!r}: there are {', '.join(PROVIDERS)}")
-    if isinstance(entry, EntryPoint):
-        package = entry.dist.name if entry.dist else "its package"
-        try:
-            settings = entry.load()
-        except Exception as error:  # whatever a module may raise when it is imported
-            raise PenumbraError(
-                f"provider {name!r} of {package} cannot be imported ({type(error).__name__}: {error}): "
-                f"repair or uninstall {package}"
-            ) from error
-        if not (isinstance(settings, type) and issubclass(settings, ProviderSettings)):
-            raise PenumbraError(f"provider {name!r} of {package} is no subclass of ProviderSettings")
-        entry = PROVIDERS[name] = settings
-    return entry
-
-
-def _known(name: str) -> str:
-    if name not in PROVIDERS:
-        raise ValueError(f"no provider {name!r}: there are {', '.join(PROVIDERS)}")
-    return name
-
-
-ProviderName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(PROVIDERS)})]
 
 
 class Filling(Parameters):
@@ -64,7 +23,7 @@ class Filling(Parameters):
         [],
         description=f"Providers of the candidates; none: llama up to {counted(FEW - 1, 'training query')}, corpus "
         "for more. A text that two of them give counts for the first one. "
-        + "; ".join(f"{settings.provider}: {settings.about}" for settings in BUILT_IN)
+        + "; ".join(f"{settings.provider}: {settings.about}" for settings in PROVIDERS.values())
         + ".",
     )
     candidates: int = Field(
@@ -99,24 +58,10 @@ class Filling(Parameters):
     openai: OpenAI = OpenAI()
     gemini: Gemini = Gemini()
     llama: Llama = Llama()
-    plugins: dict[str, dict[str, Any]] = Field(
-        {}, description="Parameters of other packages' providers by the provider's name, such as {fixed: {place: 1}}."
-    )
-
-    @model_validator(mode="after")
-    def _plugins_are_valid(self) -> "Filling":
-        for name, values in self.plugins.items():
-            try:
-                provider_class(name)(**values)
-            except PenumbraError as error:
-                raise ValueError(str(error)) from None
-        return self
 
     def settings(self, provider: str) -> ProviderSettings:
-        settings = getattr(self, provider, None)
-        if isinstance(settings, ProviderSettings):
-            return settings
-        return provider_class(provider)(**self.plugins.get(provider, {}))
+        settings: ProviderSettings = getattr(self, provider, None) or PROVIDERS[provider]()
+        return settings
 
     @property
     def hosted(self) -> list[HostedSettings]:

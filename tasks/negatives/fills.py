@@ -70,11 +70,10 @@ def put_words(query: MaskedQuery, level: int, words: Sequence[str]) -> str:
 def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: int) -> Part:
     """Fill one part; a query and level without any candidate is rejected with the provider's reason."""
     queries = {query.qid: query for query in masked_queries(tags, masks)}
-    report, begun, fills = counting("queries", len(queries)), set[str](), list[Fill]()
+    tick, begun, fills = counting("queries", len(queries)), set[str](), list[Fill]()
     for fill in provider.fill(list(queries.values()), candidates):
-        if fill.qid not in begun:
-            begun.add(fill.qid)
-            report(1)
+        tick(fill.qid not in begun)
+        begun.add(fill.qid)
         fills.append(fill)
     fills.sort(key=lambda fill: (fill.qid, fill.level))
     filled = {(fill.qid, fill.level) for fill in fills if not fill.problem}
@@ -177,7 +176,7 @@ class Fills(Stage):
             rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
             for qid, level in sorted(missing - filled)
         ]
-        return Part(table_of(STAGE, kept), len(missing), len(filled), rejected, cost_usd=part.cost_usd)
+        return Part(table_of(STAGE, kept), len(missing), len(filled), rejected)
 
 
 def fill(
@@ -203,24 +202,18 @@ def with_provider(filling: Filling, dataset: Dataset) -> Filling:
         return filling
     count, model = sum(1 for _ in read_rows(dataset.split_files()["train"], "train")), filling.llama.model
     minutes = max(1, round(count * SECONDS / 60 / (os.cpu_count() or 1)))
-    queries, is_small = counted(count, "training query"), count < FEW
-    if not is_at_hand(model):
-        if is_small:
-            logger().warning(
-                "%s: too little text for corpus, which then fills nearly at random. Install a language model (%s) or "
-                "name a provider with filling.providers",
-                queries,
-                INSTALL,
-            )
-        return filling.model_copy(update={"providers": ["corpus"]})
-    time = f"about {counted(minutes, 'minute')} on a CPU"
-    if is_small:
-        logger().info(
-            "%s: the language model %s fills them, %s (providers=[corpus] takes seconds)", queries, model, time
+    queries, time = counted(count, "training query"), f"about {counted(minutes, 'minute')} on a CPU"
+    provider = "llama" if count < FEW and is_at_hand(model) else "corpus"
+    if provider == "llama":
+        logger().info(f"{queries}: the language model {model} fills them, {time} (providers=[corpus] takes seconds)")
+    elif count < FEW:
+        logger().warning(
+            f"{queries}: too little text for corpus, which then fills nearly at random. Install a language model "
+            f"({INSTALL}) or name a provider with filling.providers"
         )
-    else:
-        logger().info("%s: corpus fills them; providers=[llama] reads more naturally, %s", queries, time)
-    return filling.model_copy(update={"providers": ["llama" if is_small else "corpus"]})
+    elif is_at_hand(model):
+        logger().info(f"{queries}: corpus fills them; providers=[llama] reads more naturally, {time}")
+    return filling.model_copy(update={"providers": [provider]})
 
 
 def run_id() -> str:

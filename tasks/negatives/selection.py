@@ -119,9 +119,8 @@ class Chooser:
         choices = choose(queries, vectors, encoder, self.choosing.ceiling)
         rows, rejected, notes = list[dict[str, Any]](), [], Counter[str]()
         for query in queries:
-            qid, choice, own = query.masked.qid, choices.get(query.masked.qid), list[dict[str, Any]]()
-            pairs = zip(choice.chain, choice.cosines, strict=True) if choice else ()
-            chosen = dict(zip(choice.levels if choice else (), pairs, strict=True))
+            qid, own = query.masked.qid, list[dict[str, Any]]()
+            chosen = choices.get(qid, {})
             for level, edit in query.edits.items():
                 chosen[level] = edit, round(float(np.dot(vectors[query.text], encoder([edit.text])[0])), 4)
             words = {query.text: [token["text"].lower() for token in query.masked.tokens]}

@@ -29,7 +29,7 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import SUBSTITUTED
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives
 from penumbra.tasks.negatives.providers import load_prompt
-from penumbra.tasks.negatives.providers.budget import BudgetError
+from penumbra.tasks.negatives.providers.answers import BudgetError
 from penumbra.tasks.negatives.providers.hosted import ServiceError
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
 from penumbra.tasks.negatives.report import Rejected

@@ -10,14 +10,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Self
-from uuid import uuid4
 
 from aiohttp import web
 
 from tests.protocol_server.faults import WIRE, Answer, Fault, choose, spoil
 from tests.protocol_server.services import Gemini, OpenAI, retry_info, well_said
 
-CHAT = "/v1/chat/completions"
 HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>Bad Gateway</body></html>"
 Line = dict[str, Any]
 
@@ -28,9 +26,6 @@ class Settings:
 
     latency: float = 0.0  # seconds before a model's answer
     keys: list[str] | None = None  # accepted API keys
-    idempotent: bool = False  # the same Idempotency-Key gets the same answer, which is charged once
-    batch_polls: int = 2  # GETs of a batch until it is done
-    batch_outcome: str = "completed"  # or expired: half of the lines are answered
 
 
 @dataclass
@@ -44,19 +39,12 @@ class Reply:
     wire: str = "whole"
 
 
-Handler = Callable[[web.Request], Awaitable[tuple[Reply, Line]]]
-
-
 class ProtocolServer:
     """A server in a thread, for the duration of a `with`; `log` has a line for each request that has ended."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings, self.url, self.in_flight = Settings(**settings), "", 0
         self.faults, self.log = list[Fault](), list[Line]()
-        self.known: dict[str, dict[str, Any]] = {}  # answers by Idempotency-Key
-        self.files: dict[str, bytes] = {}  # of batches
-        self.batches: dict[str, dict[str, Any]] = {}
-        self.polls: dict[str, int] = {}
         self.loop = asyncio.new_event_loop()
 
     def __enter__(self) -> Self:
@@ -67,17 +55,9 @@ class ProtocolServer:
 
     async def _start(self) -> str:
         application = web.Application(client_max_size=1 << 28)
-        routes: list[tuple[str, str, Handler]] = [
-            ("POST", CHAT, lambda request: self._ask(request, OpenAI())),
-            ("POST", "/{version}/models/{model}:generateContent", self._ask_gemini),
-            ("POST", "/v1/files", self._upload),
-            ("GET", "/v1/files/{id}/content", self._content),
-            ("POST", "/v1/batches", self._submit),
-            ("GET", "/v1/batches", self._list),
-            ("GET", "/v1/batches/{id}", self._poll),
-        ]
-        for method, path, handler in routes:
-            application.router.add_route(method, path, self._logged(handler))
+        application.router.add_post("/v1/chat/completions", self._logged(lambda request: OpenAI()))
+        gemini = "/{version}/models/{model}:generateContent"
+        application.router.add_post(gemini, self._logged(lambda request: Gemini(request.match_info["model"])))
         self.runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", 0, backlog=1024).start()
@@ -98,12 +78,11 @@ class ProtocolServer:
         self.faults = [Fault(entry) for entry in faults]
 
     def change(self, **settings: Any) -> None:
-        """Change settings; forget the answers by Idempotency-Key."""
+        """Change settings."""
         for name, value in settings.items():
             if not hasattr(self.settings, name):
                 raise ValueError(f"no such setting: {name}")
             setattr(self.settings, name, value)
-        self.known.clear()
 
     def reset(self) -> None:
         """Return to the default settings without faults and requests."""
@@ -120,15 +99,17 @@ class ProtocolServer:
         charged = [line["charged"] for line in self.requests() if "charged" in line]
         return sum(prompt for prompt, _ in charged), sum(answer for _, answer in charged)
 
-    def _logged(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _logged(
+        self, service_of: Callable[[web.Request], OpenAI | Gemini]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """Return a handler that logs its request and sends the reply."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             self.in_flight += 1
-            line: Line = {"time": time.time(), "method": request.method, "path": request.path, "fault": None}
+            line: Line = {"time": time.time(), "fault": None}
             line |= {"outcome": "client closed", "status": None}
             try:
-                reply, more = await handler(request)
+                reply, more = await self._ask(request, service_of(request))
                 line |= more
                 await asyncio.sleep(float("inf") if reply.wire == "hang" else reply.delay)
                 line["outcome"] = "answered" if reply.wire == "whole" else reply.wire
@@ -139,9 +120,6 @@ class ProtocolServer:
             return await send(request, reply)
 
         return handle
-
-    async def _ask_gemini(self, request: web.Request) -> tuple[Reply, Line]:
-        return await self._ask(request, Gemini(request.match_info["model"]))
 
     async def _ask(self, request: web.Request, service: OpenAI | Gemini) -> tuple[Reply, Line]:
         """Return a model's reply, or the error of a fault, a key or a limit; a lost answer is charged, too."""
@@ -157,75 +135,14 @@ class ProtocolServer:
             return _json(*service.bad_key()), line
         if problem := service.problem(payload):
             return _json(400, service.error(400, problem)), line
-        idempotency = request.headers.get("idempotency-key", "")
-        charged, answered = [0, 0], self.known.get(idempotency)
-        if answered is None:
-            content = well_said(offered)
-            answer = spoil(fault, content) if fault else Answer(content)
-            answered, charged = service.completion(payload, answer)
-            if idempotency and self.settings.idempotent:
-                self.known[idempotency] = answered
+        content = well_said(offered)
+        answer = spoil(fault, content) if fault else Answer(content)
+        answered, charged = service.completion(payload, answer)
         reply = _json(200, answered)
         reply.delay = self.settings.latency
         if fault:
             _spoil_reply(fault, reply)
-        return reply, line | {"idempotency": idempotency, "charged": charged, "fault": fault.kind if fault else None}
-
-    async def _upload(self, request: web.Request) -> tuple[Reply, Line]:
-        form = await request.post()
-        name = self._store(form["file"].file.read())  # type: ignore[union-attr]
-        file = {"id": name, "object": "file", "bytes": 0, "created_at": 0, "filename": "f", "purpose": "batch"}
-        return _json(200, file), {}
-
-    async def _content(self, request: web.Request) -> tuple[Reply, Line]:
-        return Reply(200, self.files[request.match_info["id"]], {"content-type": "application/json"}), {}
-
-    async def _submit(self, request: web.Request) -> tuple[Reply, Line]:
-        batch = {"id": f"batch_{uuid4().hex}", "object": "batch", "status": "validating", "created_at": 0}
-        batch |= {**await request.json(), "output_file_id": None, "error_file_id": None, "errors": None}
-        self.batches[str(batch["id"])] = batch
-        return _json(200, batch), {}
-
-    async def _list(self, request: web.Request) -> tuple[Reply, Line]:
-        return _json(200, {"object": "list", "data": [*reversed(self.batches.values())], "has_more": False}), {}
-
-    async def _poll(self, request: web.Request) -> tuple[Reply, Line]:
-        batch = self.batches[request.match_info["id"]]
-        self.polls[batch["id"]] = self.polls.get(batch["id"], 0) + 1
-        if self.polls[batch["id"]] >= self.settings.batch_polls and batch["status"] == "validating":
-            self._finish(batch)
-        return _json(200, batch), {}
-
-    def _finish(self, batch: dict[str, Any]) -> None:
-        """Answer all lines of a batch in reverse order, or half of them if it expires."""
-        batch["status"] = self.settings.batch_outcome
-        lines = [json.loads(line) for line in self.files[batch["input_file_id"]].splitlines()]
-        answered = len(lines) // 2 if batch["status"] == "expired" else len(lines)
-        outputs: dict[str, list[dict[str, Any]]] = {"output": [], "error": []}
-        for number, line in enumerate(lines):
-            if number < answered:
-                status, body = self._answer_line(line["body"])
-                result = {"response": {"status_code": status, "body": body}, "error": None}
-            else:
-                status, result = 0, {"response": None, "error": {"code": "batch_expired", "message": "expired"}}
-            outputs["output" if status == 200 else "error"].append({"custom_id": line["custom_id"], **result})
-        for name, results in outputs.items():
-            if results:
-                text = "".join(json.dumps(result) + "\n" for result in reversed(results))
-                batch[f"{name}_file_id"] = self._store(text.encode())
-
-    def _answer_line(self, payload: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Return status and body for a line of a batch."""
-        service, fault = OpenAI(), choose(self.faults, json.dumps(payload))
-        if fault and fault.kind in ("status", "quota"):
-            refused = _refused(fault, service)
-            return refused.status, json.loads(refused.body)
-        return 200, service.completion(payload, Answer(well_said(service.offered(payload))))[0]
-
-    def _store(self, content: bytes) -> str:
-        name = f"file-{uuid4().hex}"
-        self.files[name] = content
-        return name
+        return reply, line | {"charged": charged, "fault": fault.kind if fault else None}
 
 
 async def send(request: web.Request, reply: Reply) -> web.StreamResponse:

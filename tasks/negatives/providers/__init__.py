@@ -1,13 +1,11 @@
 """The interface of providers, which fill the slots of masked queries with words of the dictionary.
 
-A provider is a group of parameters, `ProviderSettings`, that makes a `Provider`. A package names its class under the
-entry-point group `penumbra.providers` (docs/extending.md has an example); users choose it by its name in
-`filling.providers`, and set its parameters in `filling.plugins`.
+A provider is a group of parameters, `ProviderSettings`, that makes a `Provider`; docs/extending.md has an example.
 """
 
 import hashlib
 import re
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,7 +30,7 @@ PASSIVES = ("nsubjpass", "auxpass", "nsubj:pass", "aux:pass")
 class Slot:
     """A masked token: its index among the query's tokens, its primitive class and fine tag, its word and lemma.
 
-    `is_subject` says that it is the query's subject, which takes only nouns that are subjects of verbs.
+    `is_subject`: it is the query's subject, which takes only nouns that are subjects of verbs.
     """
 
     token: int
@@ -129,21 +127,16 @@ class Fill:
     model: str = ""
 
 
-class Provider(Protocol):
+class Provider(ABC):
     """Fills slots. `name` is what users type, `model` the exact model, `prompt` the label of its prompt if any."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    model: str
+    prompt: str | None
 
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def prompt(self) -> str | None: ...
-
+    @abstractmethod
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield `candidates` fills for every query and level, in any order; the same seed gives the same fills."""
-        ...
 
 
 class SharedSettings(Protocol):

@@ -1,119 +1,27 @@
-"""The cache of paid answers: a question that a service has answered is never asked again, and nothing is evicted.
+"""The cache of paid answers, and the budget of the run that asks.
 
-The key of a question is a digest of service, model, prompt and text. It leads to the answer of the request that had the
-question, or to the service's permanent error. Several processes of one machine may read and write at once (SQLite). A
-lock on a file, which the system releases when its holder dies, lets one process at a time ask the same questions.
+A question that a service has answered is never asked again, and nothing is deleted. The cache is a table of names and
+JSON values in SQLite, so several processes of one machine may read it at once. One run at a time asks: the others wait,
+and find its answers.
 """
 
 import asyncio
-import hashlib
 import json
-import os
-import socket
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
-import diskcache
-from diskcache.core import MODE_RAW, MODE_TEXT
 from filelock import FileLock, Timeout
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import answers_folder
+from penumbra.tasks.stage import logger
 
-WITHOUT_LIMIT = 1 << 62
-LOCK_POLL = 0.1  # seconds between two attempts to take a lock
-
-
-class QuestionSlot(NamedTuple):
-    """A question in a request: its key, the number of its first slot, who asks it, and the words on offer to it."""
-
-    key: str
-    first: int
-    asker: str
-    offer: str
-    options: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A service's answer to a request of `questions` questions, sent by the run `run`.
-
-    `text` is None if there is none; then `problem` says why ("model refused").
-    """
-
-    text: str | None
-    problem: str
-    model: str
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float
-    run: str
-    questions: int
-
-    def share(self, number: int) -> tuple[int, int, float]:
-        """Return the tokens and the cost of question `number` (from 1); the shares add up to the whole."""
-        tokens = (self.prompt_tokens, self.completion_tokens)
-        prompt, completion = (portion(count, self.questions, number - 1) for count in tokens)
-        return prompt, completion, self.cost_usd / self.questions
-
-
-def portion(total: int, parts: int, index: int) -> int:
-    """Return the index-th of `parts` nearly equal whole portions of a total."""
-    return total * (index + 1) // parts - total * index // parts
-
-
-@dataclass(frozen=True)
-class CacheEntry:
-    """The cached answer to a question, or the service's permanent error.
-
-    `number` (from 1) is the question's number in the request, `first` that of its first slot, `asker` who asked it.
-    """
-
-    answer: Answer | None
-    number: int = 1
-    first: int = 1
-    asker: str = ""
-    error: str = ""
-
-
-class JSONText(diskcache.Disk):  # type: ignore[misc]
-    """Stores names as text and values as JSON; diskcache's own disk would unpickle values, which may run code.
-
-    Caches of every version of Penumbra can be read, because all of them wrote JSON.
-    """
-
-    def put(self, key: str) -> tuple[str, bool]:
-        return key, True
-
-    def get(self, key: Any, raw: bool) -> str:
-        """Return a stored name; raise `PenumbraError` if it is no text."""
-        return key if raw and isinstance(key, str) else self._refuse()
-
-    def store(self, value: Any, read: bool, key: Any = diskcache.UNKNOWN) -> Any:
-        return super().store(json.dumps(value), False, key)
-
-    def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
-        """Return a row's value; raise `PenumbraError` for a pickle, invalid JSON, or a file outside the folder."""
-        if mode == MODE_TEXT and filename:
-            folder = Path(self._directory).resolve()
-            path = (folder / filename).resolve()
-            value = path.read_text("utf-8") if path.is_relative_to(folder) else None
-        elif mode == MODE_RAW and isinstance(value, int):  # "alone" of version 0.1.0
-            return value
-        try:
-            return json.loads(value) if mode in (MODE_RAW, MODE_TEXT) and isinstance(value, str) else self._refuse()
-        except (ValueError, RecursionError):
-            self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise PenumbraError(
-            f"{self._directory}: the cache of answers contains a row that is no JSON, which Penumbra never writes: "
-            "restore the folder from a copy, or set PENUMBRA_ANSWERS to another"
-        )
+FILE = "answers.sqlite"
+ACCOUNT = "account"  # the row with the USD spent and reserved by the last run that asked, and whether it has ended
+POLL = 0.05  # seconds between two attempts to reserve money
 
 
 class Answers:
@@ -121,93 +29,90 @@ class Answers:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or answers_folder()
-        options = {"eviction_policy": "none", "cull_limit": 0, "size_limit": WITHOUT_LIMIT, "statistics": 0}
         try:
-            self.cache = diskcache.Cache(str(self.folder), disk=JSONText, **options)
-        except (sqlite3.DatabaseError, OSError) as error:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._rows = sqlite3.connect(self.folder / FILE, timeout=60, check_same_thread=False)
+            self._rows.execute("PRAGMA journal_mode = WAL")
+            self._rows.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing that it has stored
+            self._rows.execute("CREATE TABLE IF NOT EXISTS answers (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+        except (sqlite3.Error, OSError) as error:
             raise PenumbraError(
-                f"{self.folder}: the cache of answers cannot be opened ({error}): restore the folder from a copy, or "
-                "set PENUMBRA_ANSWERS to another"
+                f"{self.folder / FILE}: the cache of answers cannot be opened ({error}): restore the file from a copy, "
+                "or set PENUMBRA_ANSWERS to another folder"
             ) from None
 
-    def find(self, key: str) -> CacheEntry | None:
-        entry = self.cache.get(f"question {key}", retry=True)
-        if entry is None:
-            return None
-        if "error" in entry:
-            return CacheEntry(None, error=entry["error"])
-        answer = self.cache.get(f"answer {entry['answer']}", retry=True)
-        if answer is None:
-            return None
-        known = {name: answer[name] for name in Answer.__dataclass_fields__}  # older versions wrote more
-        return CacheEntry(Answer(**known), entry["number"], entry["first"], entry["asker"])
+    def get(self, name: str) -> Any:
+        """Return the value of a name, None if there is none."""
+        row = self._rows.execute("SELECT value FROM answers WHERE name = ?", [name]).fetchone()
+        return json.loads(row[0]) if row else None
 
-    def keep(self, slots: Sequence[QuestionSlot], answer: Answer) -> None:
-        """Store the answer to a request of these questions, as one transaction."""
-        name = hashlib.sha256("".join(slot.key for slot in slots).encode()).hexdigest()
-        with self.cache.transact(retry=True):
-            self.cache.set(f"answer {name}", asdict(answer), retry=True)
-            for number, slot in enumerate(slots, 1):
-                entry = {"answer": name, "number": number, "first": slot.first, "asker": slot.asker}
-                self.cache.set(f"question {slot.key}", entry, retry=True)
-                self.cache.set(f"offer {slot.offer}", slot.options, retry=True)
-
-    def offered(self, offer: str) -> list[tuple[str, ...]] | None:
-        """Return the words that were on offer to an answered question, by slot."""
-        lists = self.cache.get(f"offer {offer}", retry=True)
-        return None if lists is None else [tuple(words) for words in lists]
-
-    def refuse(self, key: str, error: str) -> None:
-        self.cache.set(f"question {key}", {"error": error}, retry=True)
-
-    def isolate(self, keys: Sequence[str]) -> None:
-        """Mark the questions of a refused request: each is then asked alone."""
-        for key in keys:
-            self.cache.set(f"alone {key}", 1, retry=True)
-
-    def is_isolated(self, key: str) -> bool:
-        """Return whether a question is to be asked alone."""
-        return f"alone {key}" in self.cache
+    def put(self, values: Mapping[str, Any]) -> None:
+        """Store values by name, all of them or none."""
+        with self._rows:
+            rows = [(name, json.dumps(value)) for name, value in values.items()]
+            self._rows.executemany("REPLACE INTO answers VALUES (?, ?)", rows)
 
     def close(self) -> None:
-        self.cache.close()
+        self._rows.close()
 
-    def lock(self, name: str) -> FileLock:
-        """Return the lock of this name, which dies with its holder."""
-        folder = self.folder / "locks"
-        folder.mkdir(exist_ok=True)
-        return FileLock(folder / f"{name}.lock", thread_local=False)
 
-    def is_locked(self, name: str) -> bool:
-        """Return whether a living process holds the lock of this name; otherwise remove its file."""
-        lock = self.lock(name)
-        try:
-            with lock.acquire(blocking=False):
-                os.unlink(lock.lock_file)
-        except Timeout:
-            return True
-        return False
+class BudgetError(PenumbraError):
+    """The next request could cost more than is left of `max_cost_usd`."""
 
-    @asynccontextmanager
-    async def request_lock(
-        self, cache_key: dict[str, Any], run: str, report_wait: Callable[[str], None]
-    ) -> AsyncIterator[str]:
-        """Hold the right to ask the questions of `cache_key`; yield the lock's name.
 
-        Waits while another run holds it, which is reported by its description; its answers are then in the cache.
-        """
-        name = f"ask-{hashlib.sha256(json.dumps(cache_key, sort_keys=True).encode()).hexdigest()[:32]}"
-        lock, other = self.lock(name), ""
-        while True:
-            try:
-                lock.acquire(blocking=False)
-                break
-            except Timeout:
-                if other != (other := self.cache.get(name, "another run", retry=True)):
-                    report_wait(other)
-                await asyncio.sleep(LOCK_POLL)
-        try:
-            self.cache.set(name, f"run {run} (process {os.getpid()} on {socket.gethostname()})", retry=True)
-            yield name
-        finally:
-            lock.release()
+class Budget:
+    """The USD that a run may spend on all its services; None for no limit.
+
+    The most that a request can cost is reserved before it is sent, and charged if its cost stays unknown.
+    """
+
+    def __init__(self, answers: Answers, limit: float | None, spent: float) -> None:
+        self.answers, self.limit, self.spent = answers, limit, spent
+        self.reserved: list[float] = []  # of the requests under way
+        self.store()
+
+    def try_reserve(self, most: float) -> bool:
+        """Reserve an amount for a request; return False if it exceeds the limit."""
+        if self.limit is not None and self.spent + sum(self.reserved) + most > self.limit:
+            return False
+        self.reserved.append(most)
+        self.store()
+        return True
+
+    async def reserve(self, most: float) -> bool:
+        """Reserve an amount, if need be after requests under way have cost less than they could."""
+        while not self.try_reserve(most):
+            if not self.reserved:
+                return False
+            await asyncio.sleep(POLL)
+        return True
+
+    def charge(self, most: float, cost: float) -> None:
+        """Return a reserved amount, and charge what the request did cost."""
+        self.reserved.remove(most)
+        self.spent += cost
+        self.store()
+
+    def store(self, is_ended: bool = False) -> None:
+        """Store the account: what is reserved counts as spent if the run is killed."""
+        self.answers.put({ACCOUNT: {"spent": self.spent + sum(self.reserved), "is_ended": is_ended}})
+
+
+@contextmanager
+def open_budget(answers: Answers, limit: float | None) -> Iterator[Budget]:
+    """Yield the budget of the run that asks; any other run waits until it ends.
+
+    A run that has waited shares the limit with the run before it, and so does a run after one that was killed.
+    """
+    lock, has_waited = FileLock(answers.folder / "asking.lock", thread_local=False), False
+    try:
+        held = lock.acquire(blocking=False)
+    except Timeout:
+        logger().info("waits for another run that asks language models, and then uses its answers")
+        held, has_waited = lock.acquire(), True
+    with held:
+        account = answers.get(ACCOUNT)
+        goes_on = account is not None and (has_waited or not account["is_ended"])
+        budget = Budget(answers, limit, account["spent"] if goes_on else 0.0)
+        yield budget
+        budget.store(is_ended=True)

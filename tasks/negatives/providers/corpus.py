@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.kneser_ney import (
     NOTHING,
     Floats,
@@ -45,7 +45,7 @@ OTHERS = {
 }
 
 
-class CorpusProvider:
+class CorpusProvider(Provider):
     """Samples fills from the training split's statistics; the same seed gives the same fills everywhere."""
 
     name = "corpus"

@@ -1,22 +1,31 @@
-"""The interface of the services of hosted language models, and the provider that reads their answers."""
+"""The services of hosted language models: OpenAI's, which other servers speak as well, and Google's Gemini.
 
+A service sends a request once. The libraries' own retries are off, since each may cost money; they are imported when
+the first request is sent.
+"""
+
+import asyncio
+import json
 import math
 import os
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, cached_property
 from typing import Any, Literal
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Prompt
-from penumbra.tasks.negatives.providers.answers import portion
-from penumbra.tasks.negatives.providers.questions import Attempt, Question, WordLists, attempt_history, questions_of
-from penumbra.tasks.negatives.providers.settings import HostedSettings
+from penumbra.tasks.negatives.providers import Prompt
+from penumbra.tasks.negatives.providers.questions import Answer, Question, letters, request_text
+from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI, price_of
 
 IN_FLIGHT = 16  # requests of one service under way at the same time
-TIMEOUT = 120.0  # seconds until a request is sent again
+TIMEOUT = 120.0  # seconds until a request is given up as lost
 WORD_TOKENS = 16  # most tokens of an answer for each slot
-UNANSWERED = "not answered yet"
+# The least reasoning effort of each family of OpenAI's models that reason before they answer
+REASONING_EFFORT = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
+REASONING_TOKENS = 2_000  # most tokens of the reasoning of models that always reason
 # Exceptions of reading a malformed response, such as one with a too large number or too deep nesting
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
@@ -43,11 +52,6 @@ class ServiceError(PenumbraError):
         self.reason, self.action, self.after, self.is_free = reason, action, after, is_free
 
 
-def lost(reason: str, is_free: bool = False) -> ServiceError:
-    """Return the error of a request that was lost, which may cost something unless it is known to be free."""
-    return ServiceError(reason, "retry", None, is_free)
-
-
 def error_of_status(status: int, reason: str, after: float | None = None, stop: bool = False) -> ServiceError:
     """Return the error of an HTTP status; `stop`: the response's body says that the key is wrong or the money spent.
 
@@ -55,9 +59,8 @@ def error_of_status(status: int, reason: str, after: float | None = None, stop: 
     own failure (500, 503, 529) charges nothing; an error of a gateway (502, 504, …) may have cost something.
     """
     if status < 400:
-        return ServiceError(
-            f"status {status}: redirects are not followed, so give the address that answers as base_url", "stop"
-        )
+        return ServiceError(f"status {status}: redirects are not followed, so give the final address", "stop")
+    reason = f"status {status} {reason}".strip()
     if stop or status in (401, 402, 403, 404):
         return ServiceError(reason, "stop")
     if status in (400, 413, 422):
@@ -82,117 +85,266 @@ def seconds_of(text: str) -> float | None:
     return None if math.isnan(seconds) else max(0.0, seconds)
 
 
-def api_key(settings: HostedSettings) -> str:
-    """Return the key from the environment, else from the Prefect Secret block.
-
-    A server of one's own (`base_url`) may need none; otherwise raises `PenumbraError` if there is no key.
-    """
-    if key := os.environ.get(settings.key_variable, "").strip():
-        return key
-    from prefect.blocks.system import Secret
-
-    try:
-        return str(Secret.load(settings.key_block).get())  # type: ignore[union-attr]
-    except ValueError:  # Prefect knows no such block
-        if settings.address:
-            return "none"
-        raise PenumbraError(
-            f"{settings.provider}: no API key: set {settings.key_variable}, or make a Prefect Secret block named "
-            f"{settings.key_block!r}"
-        ) from None
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A service's answer; `text` is None if there is none, and `problem` says why."""
-
-    text: str | None
-    problem: str
-    model: str
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-
-
 class Service(ABC):
-    """A hosted language model; its library is imported when the first request is sent."""
+    """A hosted language model."""
 
     def __init__(self, settings: HostedSettings, prompt: Prompt) -> None:
-        self.settings, self.prompt = settings, prompt
-        self.name, self.cache_key, self.key = settings.provider, settings.cache_key(prompt.label), ""
+        self.settings, self.prompt, self.key = settings, prompt, ""
+        self.name, self.cache_key = settings.provider, settings.cache_key(prompt.label)
+        self.price = price_of(settings)
 
     def authenticate(self) -> None:
-        """Read the key, which no event loop may do; raise `PenumbraError` if there is none."""
-        self.key = api_key(self.settings)
+        """Read the key from the environment, else from the Prefect Secret block, which no event loop may do.
+
+        A server of one's own (`base_url`) may need none; otherwise raise `PenumbraError` if there is no key.
+        """
+        settings = self.settings
+        self.key = os.environ.get(settings.key_variable, "").strip()
+        if self.key:
+            return
+        from prefect.blocks.system import Secret
+
+        try:
+            self.key = str(Secret.load(settings.key_block).get())  # type: ignore[union-attr]
+        except ValueError:  # Prefect knows no such block
+            if not settings.address:
+                raise PenumbraError(
+                    f"{self.name}: no API key: set {settings.key_variable}, or make a Prefect Secret block named "
+                    f"{settings.key_block!r}"
+                ) from None
+            self.key = "none"
+
+    def most_tokens(self, questions: Sequence[Question]) -> int:
+        """Return the most tokens that an answer may have."""
+        return 32 + WORD_TOKENS * sum(len(question.open) for question in questions)
+
+    def answer(self, text: Any, problem: str, model: Any, prompt: Any, completion: Any, cached: Any) -> Answer:
+        """Return a service's answer with its cost; the last three are numbers of tokens or None."""
+        prompt, completion, cached = (int(count or 0) for count in (prompt, completion, cached))
+        cost = self.price.cost(prompt, completion, cached) if self.price else 0.0
+        return Answer(None if text is None else str(text), problem, str(model), prompt, completion, cost)
 
     @abstractmethod
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
         """Return the request's body; the static text of the prompt comes first."""
 
     @abstractmethod
-    async def send(self, payload: dict[str, Any], key: str) -> Reply:
-        """Send a request once; raise `ServiceError` if it is not answered.
-
-        `key` is the same whenever the same request is sent again: services that know it answer and charge it once.
-        """
+    async def send(self, payload: dict[str, Any]) -> Answer:
+        """Send a request once; raise `ServiceError` if it is not answered."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close the connections."""
 
 
-@dataclass(frozen=True)
-class HostedProvider:
-    """Reads the answers to all questions from the cache; `run` is the run that reads.
+class OpenAIService(Service):
+    """OpenAI's chat completions, and servers that speak them (vLLM, Ollama, gateways).
 
-    Every attempt is a row, so that tokens and money add up: an answer's tokens are shared among the queries of its
-    request, and a query's share among the levels that were still open.
+    Requests use the library's low-level `post`: its typed `create` walks the whole schema of every request, which is
+    most of the time that a request costs on this side.
     """
 
-    name: str
-    model: str
-    prompt: str
-    cache_key: dict[str, Any]
-    lists: WordLists
-    run: str
+    settings: OpenAI
 
-    def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield a fill for each level of each question, and a problem for each attempt that failed."""
-        for question in questions_of(self.lists, queries, candidates):
-            query, open_levels = question.query, dict(question.levels())
-            for level, slots in list(open_levels.items()):
-                empty = next((query.levels[-1][index] for index in slots if not question.options[index]), None)
-                if empty:
-                    del open_levels[level]
-                    yield Fill(query.qid, level, (), empty.no_word_problem(), attempts=0)
-            if not open_levels:
-                continue
-            attempts, next_question = attempt_history(question, self.cache_key, self.lists.answers)
-            for attempt in attempts:
-                yield from self._rows(attempt, open_levels)
-            if next_question:
-                for level in open_levels:
-                    yield Fill(query.qid, level, (), UNANSWERED, next_question.attempt - 1)
+    @cached_property
+    def client(self) -> Any:
+        import httpx2
+        import openai
 
-    def _rows(self, attempt: Attempt, open_levels: dict[int, list[int]]) -> Iterator[Fill]:
-        """Yield the rows of one attempt; the levels that it fills are removed from `open_levels`."""
-        question, answer = attempt.question, attempt.answer
-        prompt, completion, cost = answer.share(attempt.number) if answer and not attempt.shared else (0, 0, 0.0)
-        words = {**question.chosen, **attempt.words}
-        levels = list(open_levels.items())
-        for turn, (level, slots) in enumerate(levels):
-            is_filled = all(index in words for index in slots)
-            yield Fill(
-                question.query.qid,
-                level,
-                tuple(words[index] for index in slots) if is_filled else (),
-                "" if is_filled else attempt.problem,
-                question.attempt,
-                portion(prompt, len(levels), turn),
-                portion(completion, len(levels), turn),
-                cost / len(levels),
-                cached=attempt.shared or (answer is not None and answer.run != self.run),
-                model=answer.model if answer else "",
-            )
-            if is_filled:
-                del open_levels[level]
+        limits = httpx2.Limits(max_connections=IN_FLIGHT, max_keepalive_connections=IN_FLIGHT)
+        http = openai.DefaultAioHttpClient(limits=limits, timeout=TIMEOUT, follow_redirects=False)
+        address = self.settings.address
+        return openai.AsyncOpenAI(api_key=self.key, base_url=address, max_retries=0, timeout=TIMEOUT, http_client=http)
+
+    @property
+    def effort(self) -> str | None:
+        """The reasoning effort, None for a model that does not reason."""
+        return next((e for start, e in REASONING_EFFORT.items() if self.settings.model.startswith(start)), None)
+
+    def most_tokens(self, questions: Sequence[Question]) -> int:
+        """Return the most tokens that an answer may have, with those of the reasoning."""
+        return super().most_tokens(questions) + (self.effort not in (None, "none")) * REASONING_TOKENS
+
+    def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
+        """Return the body of a chat completion.
+
+        The schema of the answer has an enum of letters for each number of words on offer, which the slots refer to.
+        """
+        form: dict[str, Any] = {"type": "json_object"}
+        if self.settings.structure == "json_schema":
+            offered = letters(questions)
+            schema = {
+                "type": "object",
+                "properties": {number: {"$ref": f"#/$defs/{len(choice)}"} for number, choice in offered.items()},
+                "required": list(offered),
+                "additionalProperties": False,
+                "$defs": {str(len(choice)): {"type": "string", "enum": choice} for choice in offered.values()},
+            }
+            form = {"type": "json_schema", "json_schema": {"name": "words", "strict": True, "schema": schema}}
+        body: dict[str, Any] = {
+            "model": self.settings.model,
+            "messages": [
+                {"role": "system", "content": self.prompt.static},
+                {"role": "user", "content": self.prompt.fill(queries=request_text(questions))},
+            ],
+            "response_format": form,
+            "max_completion_tokens" if self.effort else "max_tokens": self.most_tokens(questions),
+        }
+        if self.effort:
+            body["reasoning_effort"] = self.effort
+        if self.settings.temperature is not None:
+            body["temperature"] = self.settings.temperature
+        return body
+
+    async def send(self, payload: dict[str, Any]) -> Answer:
+        """Send a request once; raise `ServiceError` without the service's message, which may repeat the key."""
+        import aiohttp
+        import httpx2
+        import openai
+
+        try:
+            response = await self.client.post("/chat/completions", body=payload, cast_to=httpx2.Response)
+            return self._read(json.loads(response.content))
+        except openai.APIStatusError as error:
+            is_out_of_money = "insufficient_quota" in (error.code, error.type)
+            after = retry_after(error.response.headers)
+            reason = str(error.code or error.type or "")
+            raise error_of_status(error.status_code, reason, after, stop=is_out_of_money) from None
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ and error.__cause__.__cause__
+            is_unsent = isinstance(cause, aiohttp.ClientConnectorError)  # it got no connection
+            raise ServiceError(type(error).__name__, "retry", is_free=is_unsent) from None
+        except MALFORMED:
+            raise ServiceError("body is no chat completion", "retry", is_free=False) from None
+
+    def _read(self, body: dict[str, Any]) -> Answer:
+        text, problem = None, "answer is empty"
+        for choice in body["choices"][:1]:
+            text = choice["message"].get("content") or None
+            if choice["message"].get("refusal") or choice.get("finish_reason") == "content_filter":
+                text, problem = None, "model refused"
+            elif choice.get("finish_reason") == "length":
+                problem = "answer was cut off"
+            elif text:
+                problem = ""
+        usage = body.get("usage") or {}
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        return self.answer(
+            text, problem, body["model"], *counts, (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        )
+
+    async def close(self) -> None:
+        if "client" in self.__dict__:
+            await self.client.close()
+
+
+@cache
+def google_library() -> Any:
+    """Return google-generativeai, which takes seconds to import."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # that the library has a successor
+        import google.generativeai as genai
+    return genai
+
+
+class GeminiService(Service):
+    """Google's Gemini over REST.
+
+    The asynchronous calls of google-generativeai speak gRPC only, so requests wait in threads, one for each request in
+    flight. The library's successor is google-genai: no other code depends on either.
+    """
+
+    settings: Gemini
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix=self.name)
+
+    @cached_property
+    def model(self) -> Any:
+        """The library's model, with a connection for each request in flight."""
+        genai, address = google_library(), self.settings.address
+        from google.generativeai.client import get_default_generative_client
+        from requests.adapters import HTTPAdapter
+
+        options = {"api_endpoint": address} if address else None
+        genai.configure(api_key=self.key, transport="rest", client_options=options)
+        model = genai.GenerativeModel(self.settings.model, system_instruction=self.prompt.static)
+        model._client = get_default_generative_client()
+        session = model._client.transport._session
+        session.max_redirects = 0
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, HTTPAdapter(pool_connections=1, pool_maxsize=IN_FLIGHT))
+        return model
+
+    def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
+        offered = letters(questions)
+        choices = {number: {"type": "STRING", "format": "enum", "enum": choice} for number, choice in offered.items()}
+        form = {
+            "response_mime_type": "application/json",
+            "response_schema": {"type": "OBJECT", "properties": choices, "required": list(offered)},
+            "max_output_tokens": self.most_tokens(questions),
+        }
+        if self.settings.temperature is not None:
+            form["temperature"] = self.settings.temperature
+        return {"contents": self.prompt.fill(queries=request_text(questions)), "generation_config": form}
+
+    async def send(self, payload: dict[str, Any]) -> Answer:
+        """Send a request once; raise `ServiceError` without the service's message, which may repeat the key."""
+        model = self.model  # made here, before threads need it
+        return await asyncio.get_running_loop().run_in_executor(self.threads, self._send, model, payload)
+
+    def _send(self, model: Any, payload: dict[str, Any]) -> Answer:
+        import requests
+        import urllib3
+        from google.api_core import exceptions
+        from google.protobuf.json_format import ParseError
+
+        try:
+            response = model.generate_content(**payload, request_options={"timeout": TIMEOUT, "retry": None})
+            return self._read(response.to_dict())
+        except exceptions.GoogleAPICallError as error:
+            raise _google_error(error) from None
+        except requests.TooManyRedirects as error:
+            raise error_of_status(error.response.status_code if error.response is not None else 302, "") from None
+        except (requests.RequestException, exceptions.RetryError) as error:
+            cause = getattr(error.args[0] if error.args else None, "reason", None)
+            is_refused = isinstance(cause, urllib3.exceptions.NewConnectionError)  # it got no connection
+            is_unsent = is_refused or isinstance(error, requests.ConnectTimeout)
+            raise ServiceError(type(error).__name__, "retry", is_free=is_unsent) from None
+        except (ParseError, *MALFORMED):
+            raise ServiceError("body is no answer", "retry", is_free=False) from None
+
+    def _read(self, body: dict[str, Any]) -> Answer:
+        is_blocked = (body.get("prompt_feedback") or {}).get("block_reason")
+        text, problem = None, "model refused" if is_blocked else "answer is empty"
+        for candidate in body.get("candidates", [])[:1]:
+            parts = (candidate.get("content") or {}).get("parts") or []
+            text = "".join(part.get("text", "") for part in parts) or None
+            reason = google_library().protos.Candidate.FinishReason(candidate.get("finish_reason", 1)).name
+            if reason == "MAX_TOKENS":
+                problem = "answer was cut off"
+            elif reason != "STOP":
+                text, problem = None, "model refused"
+            elif text:
+                problem = ""
+        usage = body.get("usage_metadata") or {}
+        names = ("prompt_token_count", "candidates_token_count", "cached_content_token_count")
+        model = body.get("model_version") or self.settings.model
+        return self.answer(text, problem, model, *(usage.get(name) for name in names))
+
+    async def close(self) -> None:
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _google_error(error: Any) -> ServiceError:
+    details = [detail for detail in error.details or [] if isinstance(detail, dict)]
+    reasons = [str(detail["reason"]) for detail in details if "reason" in detail]
+    quotas = [str(failed.get("quotaId")) for detail in details for failed in detail.get("violations", [])]
+    delays = [str(detail["retryDelay"]) for detail in details if "retryDelay" in detail]  # "17s"
+    after = seconds_of(delays[0].removesuffix("s")) if delays else retry_after(error.response.headers)
+    stop = "API_KEY_INVALID" in reasons or any("PerDay" in quota for quota in quotas)  # a wrong key has status 400
+    return error_of_status(int(error.code or 500), " ".join([*reasons, *quotas]), after, stop)
+
+
+SERVICES: dict[str, type[Service]] = {"openai": OpenAIService, "gemini": GeminiService}

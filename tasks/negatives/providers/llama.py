@@ -26,6 +26,7 @@ from penumbra.tasks.negatives.language_model import LanguageModel, Scores
 from penumbra.tasks.negatives.providers import (
     Fill,
     MaskedQuery,
+    Provider,
     SharedSettings,
     Slot,
     TrainingText,
@@ -67,7 +68,7 @@ EXPECTED_MODIFIER = 0.9  # the same share for modifiers: their noun shall decide
 RAREST = -8.0  # log P(word | the words before it) from which it is no less expected
 
 
-class LlamaProvider:
+class LlamaProvider(Provider):
     """Fills slots with words that a local language model finds likely; the same seed gives the same fills.
 
     Raises `PenumbraError` if the model cannot be loaded.

@@ -1,4 +1,4 @@
-"""The questions to a language model about queries, and the reading of its answers.
+"""The questions to a hosted language model about queries, its answers, and the provider that reads them.
 
 A question is a line such as `person [4 opens: A closes B fixes] the [5 door: A window B box].`: each slot has a number,
 its word, and the words on offer by letter. The answer is a JSON object from numbers to letters, whose schema is the
@@ -9,23 +9,23 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penumbra.tasks.negatives.providers import MaskedQuery, SharedSettings, Slot, TrainingText
-from penumbra.tasks.negatives.providers.answers import Answer, Answers
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, SharedSettings, Slot, TrainingText
+from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.text.masks import render
 from penumbra.tasks.text.wordnet import is_entailed
 
 LETTERS = ascii_uppercase
+UNANSWERED = "not answered yet"
 MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong with it
 CELLS = 1 << 20  # scores computed at once: 8 MB a table
 FEW = 2  # slots of a level that would be refused if all its words were entailed, as is likely with so few
@@ -56,12 +56,6 @@ class WordLists:
         self._scorers: dict[Class, SlotScorer] = {}
         self._entailed: dict[tuple[Class, str], list[int]] = {}  # indices of words, by slot's class and word
 
-    def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
-        """Return each query's lists, in the queries' order; a list is empty where there is no other word."""
-        known = [self._answered(query, candidate) for query in queries]
-        drawn = iter(self._draw_all([q for q, lists in zip(queries, known, strict=True) if lists is None], candidate))
-        return [next(drawn) if lists is None else lists for lists in known]
-
     def name(self, query: MaskedQuery, candidate: int) -> str:
         """Return the digest of what a query's lists are drawn for."""
         slots = [[slot.token, slot.primitive, slot.tag, slot.word, slot.lemma] for slot in query.levels[-1]]
@@ -69,11 +63,17 @@ class WordLists:
         content = [self.count, self.seed, query.qid, candidate, query.part, slots, texts]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
-    def _answered(self, query: MaskedQuery, candidate: int) -> Lists | None:
-        """Return the lists of an answered question, or None if it has no answer or the dictionary lacks a word."""
-        lists = self.answers.offered(self.name(query, candidate))
-        pairs = zip(query.levels[-1], lists or (), strict=False)
-        return lists if all(slot.may_take(w, self.dictionary) for slot, words in pairs for w in words) else None
+    def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
+        """Return each query's lists, in the queries' order; a list is empty where there is no other word."""
+        lists: list[Lists | None] = []
+        for query in queries:
+            known = self.answers.get(f"offer {self.name(query, candidate)}")  # of an answered question
+            pairs = zip(query.levels[-1], known or (), strict=False)
+            is_known = known and all(slot.may_take(w, self.dictionary) for slot, words in pairs for w in words)
+            lists.append([tuple(words) for words in known] if is_known else None)
+        missing = [query for query, known in zip(queries, lists, strict=True) if known is None]
+        drawn = iter(self._draw_all(missing, candidate))
+        return [next(drawn) if known is None else known for known in lists]
 
     def _draw_all(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
         lists: list[Lists] = [[()] * len(query.levels[-1]) for query in queries]
@@ -101,34 +101,23 @@ class WordLists:
             ids = [1, 1, *self.language.ids(token["text"].lower() for token in query.tokens), 2, NOTHING]
             contexts[row] = [ids[slot.token + offset] for offset in (0, 1, 3, 4)]
         weights = self._scorers[key].score(*contexts.T) ** FLATTEN
-        for row, (query, slot) in enumerate(slots):
-            weights[row, list(slot.choice(self.dictionary)[1])] = 0.0
-            if slot in query.levels[0] and len(query.levels[0]) <= FEW:
-                is_false = np.ones(len(words), dtype=bool)
-                is_false[self._places_of_entailed(key, slot, words)] = False
-                weights[row] *= is_false if weights[row, is_false].any() else 1
         seeds = [row_seed(self.seed, query.qid, candidate, slot.token) for query, slot in slots]
         draws = uniform(np.array(seeds, dtype=np.uint64)[:, None], np.arange(len(words)))
-        shares = [query.part for query, _ in slots]
-        ordered = (_drawing_order(row, draw) for row, draw in zip(weights, draws, strict=True))
-        return [
-            tuple(words[i] for i in order[index::number][: self.count])
-            for order, (index, number) in zip(ordered, shares, strict=True)
-        ]
-
-    def _places_of_entailed(self, key: Class, slot: Slot, words: Sequence[str]) -> list[int]:
-        """Return the indices of words that may be true of the moment in a slot."""
-        known = key, slot.word.lower()
-        if known not in self._entailed:
-            self._entailed[known] = [i for i, w in enumerate(words) if is_entailed(w, slot.word, slot.primitive)]
-        return self._entailed[known]
-
-
-def _drawing_order(weights: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the indices of positive weight in the order in which they are drawn."""
-    allowed = np.flatnonzero(weights > 0)
-    order: NDArray[np.int64] = allowed[np.argsort(-np.log1p(-draws[allowed]) / weights[allowed], kind="stable")]
-    return order
+        lists: Lists = []
+        for (query, slot), row, draw in zip(slots, weights, draws, strict=True):
+            row[list(slot.choice(self.dictionary)[1])] = 0.0
+            if slot in query.levels[0] and len(query.levels[0]) <= FEW:
+                known = key, slot.word.lower()
+                if known not in self._entailed:
+                    entailed = [i for i, w in enumerate(words) if is_entailed(w, slot.word, slot.primitive)]
+                    self._entailed[known] = entailed
+                if np.delete(row, self._entailed[known]).any():
+                    row[self._entailed[known]] = 0.0
+            allowed = np.flatnonzero(row > 0)
+            order = allowed[np.argsort(-np.log1p(-draw[allowed]) / row[allowed], kind="stable")]
+            index, number = query.part
+            lists.append(tuple(words[i] for i in order[index::number][: self.count]))
+        return lists
 
 
 # -- questions --------------------------------------------------------------------------------------------------------
@@ -279,18 +268,53 @@ def _chosen_word(value: object, options: Sequence[str]) -> str:
     return options[letters.lower().index(text)] if is_small_letter else ""
 
 
+# -- the cache of answers ---------------------------------------------------------------------------------------------
+#
+# Row "question KEY" leads to an answer or has the service's refusal, "answer NAME" has the answer to a request, and
+# "offer NAME" the words that were on offer to an answered question, by slot.
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A service's answer to a request of `questions` questions, sent by the run `run`.
+
+    `text` is None if there is none; then `problem` says why ("model refused").
+    """
+
+    text: str | None
+    problem: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float
+    run: str = ""
+    questions: int = 1
+
+
+def store(answers: Answers, request: Sequence[Question], cache_key: dict[str, Any], answer: Answer) -> None:
+    """Store the answer to a request of these questions."""
+    keys = [question.key(cache_key) for question in request]
+    name = f"answer {hashlib.sha256(''.join(keys).encode()).hexdigest()}"
+    rows: dict[str, Any] = {name: asdict(answer)}
+    for number, (question, key, first) in enumerate(zip(request, keys, first_numbers(request), strict=False), 1):
+        rows[f"question {key}"] = {"answer": name, "number": number, "first": first, "asker": question.asker}
+        rows[f"offer {question.offer}"] = question.options
+    answers.put(rows)
+
+
 @dataclass(frozen=True)
 class Attempt:
     """An answer to a question, or the service's permanent refusal: the valid words, and what was wrong.
 
-    `shared` says that another query asked the same first and bears the cost.
+    `number` (from 1) is the question's number in the request. `shared` says that another query asked the same first and
+    bears the cost.
     """
 
     question: Question
-    answer: Answer | None
-    number: int
     words: dict[int, str]
     problem: str
+    answer: Answer | None = None
+    number: int = 1
     shared: bool = False
 
 
@@ -303,17 +327,81 @@ def attempt_history(
     """
     attempts: list[Attempt] = []
     while question.open:
-        entry = answers.find(question.key(cache_key))
-        if entry is None:
+        row = answers.get(f"question {question.key(cache_key)}")
+        if row is None:
             return attempts, question
-        words: dict[int, str] = {}
-        problem = entry.error
-        if entry.answer:
-            words, problem = read(question, entry.first, entry.answer.text or "")
-            problem = problem and (entry.answer.problem or problem)
-        shared = entry.answer is not None and entry.asker != question.asker
-        attempts.append(Attempt(question, entry.answer, entry.number, words, problem, shared))
-        if entry.error or question.attempt == MOST_ATTEMPTS:
+        if "error" in row:
+            return [*attempts, Attempt(question, {}, row["error"])], None
+        answer = Answer(**answers.get(row["answer"]))
+        words, problem = read(question, row["first"], answer.text or "")
+        problem = problem and (answer.problem or problem)
+        shared = row["asker"] != question.asker
+        attempts.append(Attempt(question, words, problem, answer, row["number"], shared))
+        if question.attempt == MOST_ATTEMPTS:
             break
         question = question.after(words)
     return attempts, None
+
+
+@dataclass(frozen=True)
+class HostedProvider(Provider):
+    """Reads the answers to all questions from the cache; `run` is the run that reads.
+
+    Every attempt is a row, so that tokens and money add up: an answer's tokens are shared among the queries of its
+    request, and a query's share among the levels that were still open.
+    """
+
+    name: str
+    model: str
+    prompt: str
+    cache_key: dict[str, Any]
+    lists: WordLists
+    run: str
+
+    def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
+        """Yield a fill for each level of each question, and a problem for each attempt that failed."""
+        for question in questions_of(self.lists, queries, candidates):
+            query, open_levels = question.query, dict(question.levels())
+            for level, slots in list(open_levels.items()):
+                empty = next((query.levels[-1][index] for index in slots if not question.options[index]), None)
+                if empty:
+                    del open_levels[level]
+                    yield Fill(query.qid, level, (), empty.no_word_problem(), attempts=0)
+            attempts, next_question = attempt_history(question, self.cache_key, self.lists.answers)
+            for attempt in attempts:
+                yield from self._rows(attempt, open_levels)
+            if next_question:
+                for level in open_levels:
+                    yield Fill(query.qid, level, (), UNANSWERED, next_question.attempt - 1)
+
+    def _rows(self, attempt: Attempt, open_levels: dict[int, list[int]]) -> Iterator[Fill]:
+        """Yield the rows of one attempt; the levels that it fills are removed from `open_levels`."""
+        question, answer = attempt.question, attempt.answer
+        prompt, completion, cost = 0, 0, 0.0
+        if answer and not attempt.shared:
+            prompt = portion(answer.prompt_tokens, answer.questions, attempt.number - 1)
+            completion = portion(answer.completion_tokens, answer.questions, attempt.number - 1)
+            cost = answer.cost_usd / answer.questions
+        words = {**question.chosen, **attempt.words}
+        levels = list(open_levels.items())
+        for turn, (level, slots) in enumerate(levels):
+            is_filled = all(index in words for index in slots)
+            yield Fill(
+                question.query.qid,
+                level,
+                tuple(words[index] for index in slots) if is_filled else (),
+                "" if is_filled else attempt.problem,
+                question.attempt,
+                portion(prompt, len(levels), turn),
+                portion(completion, len(levels), turn),
+                cost / len(levels),
+                cached=attempt.shared or (answer is not None and answer.run != self.run),
+                model=answer.model if answer else "",
+            )
+            if is_filled:
+                del open_levels[level]
+
+
+def portion(total: int, parts: int, index: int) -> int:
+    """Return the index-th of `parts` nearly equal whole portions of a total, which add up to it."""
+    return total * (index + 1) // parts - total * index // parts

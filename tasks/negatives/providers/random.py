@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.text.dictionary import Dictionary
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -33,7 +33,7 @@ def uniform(seeds: NDArray[np.uint64], counter: int | NDArray[np.int64]) -> NDAr
     return draws
 
 
-class RandomProvider:
+class RandomProvider(Provider):
     """Draws any word on offer with equal probability, the paper's own baseline (SHINE, Table 5)."""
 
     name = "random"

@@ -1,10 +1,13 @@
 """The parameters of Penumbra's own providers; a provider's implementation is imported when it is made."""
 
 import os
-from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Literal
+import re
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
+import yaml
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
@@ -13,8 +16,6 @@ from penumbra.artifacts.files import file_digest
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, weights_digest
 from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText, load_prompt
-
-JSON_MODE_ONLY = ("gpt-3.5", "gpt-4-")  # models whose names begin so know JSON mode but no schema
 
 
 class Corpus(ProviderSettings):
@@ -97,6 +98,13 @@ class Price:
         return (uncached * self.input + cached_tokens * cached + completion_tokens * self.output) / 1e6
 
 
+@cache
+def price_table() -> tuple[str, dict[str, Price]]:
+    """Return the date of the project's price table, and the prices by model."""
+    content = yaml.safe_load(Path(__file__).with_name("prices.yaml").read_text())
+    return str(content["date"]), {name: Price(**price) for name, price in content["models"].items()}
+
+
 def plain_address(url: str | None) -> str | None:
     """Return the address without a final slash; raise `ValueError` if it is no address or contains a key."""
     parts = urlsplit(url or "http://unset")
@@ -114,7 +122,6 @@ class HostedSettings(ProviderSettings):
     by_workers: ClassVar[bool] = False  # the answers are on the disk of the run
     address_variable: ClassVar[str]
     key_variable: ClassVar[str]
-    service_path: ClassVar[str]  # its module imports this one
 
     model: str
     key_block: str
@@ -140,13 +147,6 @@ class HostedSettings(ProviderSettings):
         except ValueError as error:
             raise PenumbraError(f"{self.address_variable}: {error}") from None
 
-    @property
-    def discount(self) -> float:
-        return 1.0
-
-    def service(self, prompt: Any) -> Any:
-        return resolve_name(self.service_path)(self, prompt)
-
     def cache_key(self, prompt: str) -> dict[str, Any]:
         """Return what determines an answer besides the question's text; it contains no API key."""
         asked = {"service": self.provider, "address": self.address, "model": self.model, "prompt": prompt}
@@ -158,12 +158,17 @@ class HostedSettings(ProviderSettings):
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         from penumbra.tasks.negatives.providers.answers import Answers
-        from penumbra.tasks.negatives.providers.questions import WordLists
+        from penumbra.tasks.negatives.providers.questions import HostedProvider, WordLists
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists(training, filling, Answers())
-        provider = resolve_name("penumbra.tasks.negatives.providers.hosted:HostedProvider")
-        made: Provider = provider(self.provider, self.model, prompt, self.cache_key(prompt), lists, run)
-        return made
+        return HostedProvider(self.provider, self.model, prompt, self.cache_key(prompt), lists, run)
+
+
+def price_of(settings: HostedSettings) -> Price | None:
+    """Return the price that is set, else the table's; a snapshot ("gpt-4o-2024-08-06") has its model's price."""
+    prices = price_table()[1]
+    names = [name for name in prices if re.fullmatch(rf"{re.escape(name)}(-\d[-\d]*)?", settings.model)]
+    return settings.price or (prices[max(names, key=len)] if names else None)
 
 
 class OpenAI(HostedSettings):
@@ -173,25 +178,17 @@ class OpenAI(HostedSettings):
     about: ClassVar[str] = "OpenAI's models, or a server that speaks its protocol, over the network"
     address_variable: ClassVar[str] = "OPENAI_BASE_URL"
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
-    service_path: ClassVar[str] = "penumbra.tasks.negatives.providers.openai:OpenAIService"
 
     model: str = Field("gpt-5.6-luna", description="The model's name at the service, such as gpt-3.5-turbo.")
     key_block: str = Field(
         "openai-api-key", description="Prefect Secret block with the API key, used if OPENAI_API_KEY is not set."
     )
-    mode: Literal["live", "batch"] = Field(
-        "live", description="batch: the Batch API, half the price, answers within a day; run again to collect them."
-    )
 
     @property
     def structure(self) -> str:
-        """The response format: json_schema, or json_object for old models."""
-        is_old = self.model == "gpt-4" or self.model.startswith(JSON_MODE_ONLY)
+        """The response format: json_schema, or json_object for old models, which know JSON mode but no schema."""
+        is_old = self.model == "gpt-4" or self.model.startswith(("gpt-3.5", "gpt-4-"))
         return "json_object" if is_old else "json_schema"
-
-    @property
-    def discount(self) -> float:
-        return 0.5 if self.mode == "batch" else 1.0
 
     def cache_key(self, prompt: str) -> dict[str, Any]:
         """Return what determines an answer besides the question's text; it contains no API key."""
@@ -205,7 +202,6 @@ class Gemini(HostedSettings):
     about: ClassVar[str] = "Google's Gemini, over the network"
     address_variable: ClassVar[str] = "GEMINI_BASE_URL"
     key_variable: ClassVar[str] = "GEMINI_API_KEY"
-    service_path: ClassVar[str] = "penumbra.tasks.negatives.providers.gemini:GeminiService"
 
     model: str = Field("gemini-3.1-flash-lite", description="The model's name at the service.")
     key_block: str = Field(

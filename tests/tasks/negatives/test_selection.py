@@ -310,8 +310,8 @@ def test_the_first_chain_that_holds_is_chosen_and_no_text_is_encoded_for_nothing
     some = query(((slot(0),), (slot(0), slot(1))), l1=["a", "b", "c"], l2=["a x", "b x", "c x"])
     vectors = {"text": np.array([1.0, 0.0], dtype=np.float32)}
     choice = choose([some], vectors, encode, ceiling)["q"]
-    assert [candidate.text for candidate in choice.chain] == chain
-    assert (choice.levels, choice.cosines, asked) == (levels, cosines, encoded)
+    assert [(candidate.text, cosine) for candidate, cosine in choice.values()] == list(zip(chain, cosines, strict=True))
+    assert (tuple(choice), asked) == (levels, encoded)
 
 
 # -- what reads naturally ---------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import pytest
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers import FOLDER, load_prompt
+from penumbra.tasks.negatives.providers.hosted import GeminiService, OpenAIService
 from penumbra.tasks.negatives.providers.questions import request_text
+from penumbra.tasks.negatives.providers.settings import Gemini, OpenAI
 from tests.hosted import questions
 
 GOOD = "name: p\nversion: 2\nvariables: queries\n---\nSay $5 and {}.\n---\nHere:\n$queries\n"
@@ -57,10 +59,6 @@ def test_every_shipped_prompt_can_be_read_and_says_its_name_and_version(path: Pa
 
 
 def test_the_static_text_goes_first_and_is_the_same_in_every_request() -> None:
-    from penumbra.tasks.negatives.providers.gemini import GeminiService
-    from penumbra.tasks.negatives.providers.openai import OpenAIService
-    from penumbra.tasks.negatives.providers.settings import Gemini, OpenAI
-
     prompt = load_prompt("fill-slots-1", "queries")
     first, second = questions(3), questions(3, start=50)
     bodies = [OpenAIService(OpenAI(), prompt).payload(some) for some in (first, second)]
