@@ -1,8 +1,8 @@
 """The cache of paid answers, and the budget of the run that asks.
 
-A question that a service has answered is never asked again, and nothing is deleted. The cache is a table of names and
-JSON values in SQLite, so several processes of one machine may read it at once. One run at a time asks: the others wait,
-and find its answers.
+A question that a service has answered is never asked again, and nothing is deleted. The cache holds names and JSON
+values, and several processes of one machine may read it at once (diskcache, which is SQLite). One run at a time asks:
+the others wait, and find its answers.
 """
 
 import asyncio
@@ -13,15 +13,38 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import diskcache
+from diskcache.core import MODE_RAW
 from filelock import FileLock, Timeout
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import answers_folder
 from penumbra.tasks.stage import logger
 
-FILE = "answers.sqlite"
 ACCOUNT = "account"  # the row with the USD spent and reserved by the last run that asked, and whether it has ended
 POLL = 0.05  # seconds between two attempts to reserve money
+NEVER = 1 << 62  # bytes: rows are never removed, nor kept in files of their own
+
+
+class JSONText(diskcache.Disk):  # type: ignore[misc]
+    """Stores names as text and values as JSON: diskcache's own disk would unpickle a value, which may run code."""
+
+    def put(self, key: str) -> tuple[str, bool]:
+        return key, True
+
+    def get(self, key: str, raw: bool) -> str:
+        return key
+
+    def store(self, value: Any, read: bool, key: Any = diskcache.UNKNOWN) -> Any:
+        return super().store(json.dumps(value), False, key)
+
+    def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
+        if mode != MODE_RAW or filename or not isinstance(value, str):
+            raise PenumbraError(
+                f"{self._directory}: the cache of answers has a row that Penumbra did not write: restore the folder "
+                "from a copy, or set PENUMBRA_ANSWERS to another folder"
+            )
+        return json.loads(value)
 
 
 class Answers:
@@ -29,31 +52,27 @@ class Answers:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or answers_folder()
+        options = {"eviction_policy": "none", "cull_limit": 0, "size_limit": NEVER, "disk_min_file_size": NEVER}
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._rows = sqlite3.connect(self.folder / FILE, timeout=60, check_same_thread=False)
-            self._rows.execute("PRAGMA journal_mode = WAL")
-            self._rows.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing that it has stored
-            self._rows.execute("CREATE TABLE IF NOT EXISTS answers (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+            self._cache = diskcache.Cache(str(self.folder), disk=JSONText, **options)
         except (sqlite3.Error, OSError) as error:
             raise PenumbraError(
-                f"{self.folder / FILE}: the cache of answers cannot be opened ({error}): restore the file from a copy, "
-                "or set PENUMBRA_ANSWERS to another folder"
+                f"{self.folder}: the cache of answers cannot be opened ({error}): restore the folder from a copy, or "
+                "set PENUMBRA_ANSWERS to another folder"
             ) from None
 
     def get(self, name: str) -> Any:
         """Return the value of a name, None if there is none."""
-        row = self._rows.execute("SELECT value FROM answers WHERE name = ?", [name]).fetchone()
-        return json.loads(row[0]) if row else None
+        return self._cache.get(name, retry=True)
 
     def put(self, values: Mapping[str, Any]) -> None:
         """Store values by name, all of them or none."""
-        with self._rows:
-            rows = [(name, json.dumps(value)) for name, value in values.items()]
-            self._rows.executemany("REPLACE INTO answers VALUES (?, ?)", rows)
+        with self._cache.transact(retry=True):
+            for name, value in values.items():
+                self._cache.set(name, value, retry=True)
 
     def close(self) -> None:
-        self._rows.close()
+        self._cache.close()
 
 
 class BudgetError(PenumbraError):

@@ -294,8 +294,8 @@ class Answer:
 def store(answers: Answers, request: Sequence[Question], cache_key: dict[str, Any], answer: Answer) -> None:
     """Store the answer to a request of these questions."""
     keys = [question.key(cache_key) for question in request]
-    name = f"answer {hashlib.sha256(''.join(keys).encode()).hexdigest()}"
-    rows: dict[str, Any] = {name: asdict(answer)}
+    name = hashlib.sha256("".join(keys).encode()).hexdigest()
+    rows: dict[str, Any] = {f"answer {name}": asdict(answer)}
     for number, (question, key, first) in enumerate(zip(request, keys, first_numbers(request), strict=False), 1):
         rows[f"question {key}"] = {"answer": name, "number": number, "first": first, "asker": question.asker}
         rows[f"offer {question.offer}"] = question.options
@@ -332,7 +332,7 @@ def attempt_history(
             return attempts, question
         if "error" in row:
             return [*attempts, Attempt(question, {}, row["error"])], None
-        answer = Answer(**answers.get(row["answer"]))
+        answer = Answer(**answers.get(f"answer {row['answer']}"))
         words, problem = read(question, row["first"], answer.text or "")
         problem = problem and (answer.problem or problem)
         shared = row["asker"] != question.asker

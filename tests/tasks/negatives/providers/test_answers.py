@@ -5,11 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import diskcache
 import pytest
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT
-from penumbra.tasks.negatives.providers.answers import FILE, Answers
+from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.questions import Answer, Attempt, attempt_history, store
 from tests.hosted import questions
 
@@ -30,9 +31,16 @@ def test_each_question_of_a_request_finds_the_answer_and_its_place_in_it(tmp_pat
 
 
 def test_a_cache_that_is_no_database_is_an_error_of_one_line(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"no database" * 1_000)
+    (tmp_path / "cache.db").write_bytes(b"no database" * 1_000)
     with pytest.raises(PenumbraError, match=r"cannot be opened \(file is not a database\).*PENUMBRA_ANSWERS"):
         Answers(tmp_path)
+
+
+def test_a_pickle_in_the_cache_is_refused_and_not_read(tmp_path: Path) -> None:
+    with diskcache.Cache(str(tmp_path)) as cache:
+        cache["question q"] = {"a": Path("pickled")}
+    with pytest.raises(PenumbraError, match="a row that Penumbra did not write"):
+        Answers(tmp_path).get("question q")
 
 
 WRITE_UNTIL_KILLED = """
