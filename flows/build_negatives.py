@@ -14,11 +14,11 @@ from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.negatives.ask import ask
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill, with_provider
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
 from penumbra.tasks.negatives.judging import FalseSentences, JudgingNegatives, check_splits
 from penumbra.tasks.negatives.parameters import Negatives, NegativeSource, NegativesParameters, QualityConfig, Queries
+from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.negatives.quality.report import report_quality
 from penumbra.tasks.negatives.report import Rejected, report_negatives
 from penumbra.tasks.negatives.reviews import reviews_of

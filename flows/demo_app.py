@@ -31,9 +31,9 @@ from penumbra.flows.server import HOSTS, addresses, listen
 from penumbra.tasks.grounding.prediction.grounder import Grounder, checked
 from penumbra.tasks.grounding.prediction.shown import saliency_by_text
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill_part, make_provider
 from penumbra.tasks.negatives.providers import Provider
+from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.stage import zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 from penumbra.tasks.text.masks import Masking, mask_part

@@ -14,14 +14,15 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import counted, markdown_table, plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
 from penumbra.tasks.negatives.providers import TrainingText, load_prompt
 from penumbra.tasks.negatives.providers.answers import Answers, BudgetError, open_budget
+from penumbra.tasks.negatives.providers.attempts import attempt_history
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, Client
 from penumbra.tasks.negatives.providers.hosted import SERVICES, ServiceError
-from penumbra.tasks.negatives.providers.questions import Question, WordLists, attempt_history, questions_of
-from penumbra.tasks.negatives.providers.settings import HostedSettings, price_table
+from penumbra.tasks.negatives.providers.questions import Question, questions_of
+from penumbra.tasks.negatives.providers.settings import Filling, HostedSettings, price_table
+from penumbra.tasks.negatives.providers.word_lists import WordLists
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 
@@ -92,25 +93,20 @@ class Requests:
         total = self.filling.asked_candidates * sum(len(query.chains()) for query in queries)
         with open_budget(self.answers, limit) as budget:
             clients = [Client(service, self.answers, budget, self.run, size, total) for service in services]
-            asyncio.run(self._ask(clients))
+
+            async def report_progress() -> None:
+                while True:
+                    await asyncio.sleep(REPORT_EVERY)
+                    for client in clients:
+                        logger().info(client.line())
+
+            async def ask_and_report() -> None:
+                reports = asyncio.create_task(report_progress())
+                await asyncio.gather(*(client.ask(self.blocks()) for client in clients))
+                reports.cancel()
+
+            asyncio.run(ask_and_report())
         return clients
-
-    async def _ask(self, clients: Sequence[Client]) -> None:
-        async def report_progress() -> None:
-            while True:
-                await asyncio.sleep(REPORT_EVERY)
-                for client in clients:
-                    logger().info(client.line())
-
-        reports = asyncio.create_task(report_progress())
-        await asyncio.gather(*(client.ask(self.blocks()) for client in clients))
-        reports.cancel()
-
-    def unanswered(self, settings: HostedSettings) -> str:
-        """Return a digest of the questions that have no final answer."""
-        cache_key = settings.cache_key(self.prompt.label)
-        keys = "".join(question.key(cache_key) for question in self.open_questions(settings))
-        return hashlib.sha256(keys.encode()).hexdigest()[:16]
 
 
 def check(clients: Sequence[Client], filling: Filling) -> None:
@@ -155,11 +151,12 @@ def ask_all(
         logger().info(client.line())
     publish_report(masks.dataset, "asking", "\n".join(f"- {plain(client.line())}" for client in clients))
     check(clients, filling)
-    return {
-        client.service.name: requests.unanswered(client.service.settings)
-        for client in clients
-        if client.statistics.done < client.statistics.total
-    }
+    unanswered = dict[str, str]()
+    for client in clients:
+        if client.statistics.done < client.statistics.total:
+            keys = "".join(client.key(question) for question in requests.open_questions(client.service.settings))
+            unanswered[client.service.name] = hashlib.sha256(keys.encode()).hexdigest()[:16]
+    return unanswered
 
 
 def ask(

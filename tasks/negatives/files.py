@@ -1,25 +1,21 @@
 """Read negatives from a file of any origin, row by row: JSON lines, CSV or TSV, Parquet, or a folder of Parquet files.
 
 A row is one of SHINE's release (`qid`, `query`, `recomposed_queries`), or one negative (`qid`, `level`, `negative`,
-`query`), as `penumbra export` writes it. A row that can't be read is an entry with a fault; a file without any readable
-row is an error.
+`query`), as `penumbra export` writes it. A row that is no negative is an entry with a fault; a line that can't be read,
+and a file without any negative, are errors.
 """
 
-import csv
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.data.rows import clean_text, is_text
-from penumbra.tasks.data.tables import parquet_rows
+from penumbra.tasks.data.tables import READERS, Row, parquet_rows
 
 SHINE = "recomposed_queries"
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
-NOT_TEXT = "row is not UTF-8"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # text that a spreadsheet runs, and the same after `inert`
 FORMS = (
@@ -50,12 +46,9 @@ class Entry:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Return every negative of a file; raise `NegativesError` if the file, or every row of it, can't be read."""
+    """Return every negative of a file; raise `NegativesError` if the file, or every row of it, can't be used."""
     check_file(path)
-    try:
-        entries = [entry for number, row, fault in rows_of(path) for entry in _entries(number, row, fault)]
-    except OSError as error:
-        raise NegativesError(f"{path} can't be read ({error}): {FORMS}") from None
+    entries = [entry for number, row in rows_of(path) for entry in _entries(number, row)]
     if all(entry.fault for entry in entries):
         first = f"{entries[0].value}: {entries[0].fault}" if entries else "it is empty"
         raise NegativesError(f"{path} is no file of negatives ({first}): {FORMS}")
@@ -69,73 +62,47 @@ def check_file(path: Path) -> None:
         raise NegativesError(f"{path} is no file, and no folder of Parquet files: name one with --param file=…")
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, Any, str]]:
-    """Yield the number of each row from 1 (of a table its last line), the row, and its fault or ''."""
-    if path.is_dir() or path.suffix == ".parquet":
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        try:
-            rows = (row for file in files for row in parquet_rows(file))
-            yield from ((number, row, "") for number, row in enumerate(rows, 1))
-        except (OSError, ValueError) as error:
-            raise NegativesError(f"{path} can't be read as Parquet ({error}): {FORMS}") from None
-        return
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-        if path.suffix.lower() in DELIMITERS:
-            yield from _table_rows(path, csv.DictReader(lines, delimiter=DELIMITERS[path.suffix.lower()], strict=True))
-            return
-        for number, line in enumerate(lines, 1):
-            try:
-                if not is_text(line):
-                    yield number, None, NOT_TEXT
-                elif line.strip():
-                    yield number, json.loads(line), ""
-            except (ValueError, RecursionError):
-                yield number, None, "row is no JSON"
+def rows_of(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the number of each row from 1 (of a table its last line) and the row.
 
-
-def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, Any, str]]:
-    """Yield the rows of a table; raise `NegativesError` if a quotation mark is open."""
-    last = 1
+    Raises `NegativesError` that names the first line that can't be read.
+    """
+    suffix = path.suffix.lower()
     try:
-        for row in rows:
-            last = rows.line_num
-            fault = "row has more cells than the first line names" if None in row else ""
-            yield last, {name: not_inert(cell) for name, cell in row.items() if isinstance(cell, str)}, fault
-    except csv.Error as error:
-        raise NegativesError(
-            f"{path}: the row after line {last} can't be read ({error}): correct it, so that later rows can be read"
-        ) from None
+        if path.is_dir():
+            yield from enumerate((row for file in sorted(path.glob("*.parquet")) for row in parquet_rows(file)), 1)
+        elif suffix in (".csv", ".tsv"):
+            for number, row in READERS[suffix](path):
+                yield number, {name: not_inert(cell) for name, cell in row.items()}
+        else:
+            yield from READERS.get(suffix, READERS[".jsonl"])(path)
+    except (OSError, ValueError) as error:
+        raise NegativesError(f"{path} can't be read ({error}): {FORMS}") from None
 
 
-def _entries(number: int, row: Any, fault: str) -> Iterator[Entry]:
+def _entries(number: int, row: Row) -> Iterator[Entry]:
     """Yield the negatives of a row, or its fault."""
-    if fault := fault or _fault(row):
-        qid = row.get("qid") if isinstance(row, Mapping) else None
-        yield Entry(f"line {number}", "" if qid is None else str(qid), fault=fault)
-        return
-    if row.get(SHINE) is None:
-        yield _entry(number, row, row["level"], row["negative"], row.get("masked_query"))
-        return
-    several, masked = row[SHINE], row.get("masked_queries")
-    masked = masked if isinstance(masked, list) and len(masked) == len(several) else [None] * len(several)
-    for level, (text, mask) in enumerate(zip(several, masked, strict=True), 1):
-        yield _entry(number, row, level, text, mask)
-
-
-def _fault(row: Any) -> str:
-    if not isinstance(row, Mapping):
-        return "row is no object"
+    several, fault = row.get(SHINE), ""
     if not all(is_text(value) for value in row.values() if isinstance(value, str)):
-        return NOT_TEXT
-    several = row.get(SHINE)
-    if row.get("qid") in (None, "") or (several is None and not {"level", "negative"} <= row.keys()):
-        return "row lacks its qid, its level or its negative"
-    if several is not None and (not isinstance(several, list) or not several):
-        return f"{SHINE} is no list of sentences"
-    return f"row has both {SHINE} and a negative" if several is not None and row.get("negative") is not None else ""
+        fault = "row is no valid Unicode text"
+    elif row.get("qid") in (None, "") or (several is None and not {"level", "negative"} <= row.keys()):
+        fault = "row lacks its qid, its level or its negative"
+    elif several is not None and (not isinstance(several, list) or not several):
+        fault = f"{SHINE} is no list of sentences"
+    elif several is not None and row.get("negative") is not None:
+        fault = f"row has both {SHINE} and a negative"
+    if fault:
+        yield Entry(f"line {number}", "" if row.get("qid") is None else str(row["qid"]), fault=fault)
+    elif several is None:
+        yield _entry(number, row, row["level"], row["negative"], row.get("masked_query"))
+    else:
+        masked = row.get("masked_queries")
+        masked = masked if isinstance(masked, list) and len(masked) == len(several) else [None] * len(several)
+        for level, (text, mask) in enumerate(zip(several, masked, strict=True), 1):
+            yield _entry(number, row, level, text, mask)
 
 
-def _entry(line: int, row: Mapping[str, Any], level: Any, text: Any, masked: Any) -> Entry:
+def _entry(line: int, row: Row, level: Any, text: Any, masked: Any) -> Entry:
     place, qid = f"level {str(level)[:20]}, line {line}", str(row["qid"])
     if not is_text(text):
         return Entry(place, qid, fault="negative is no text")

@@ -19,9 +19,9 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset, read_rows
-from penumbra.tasks.negatives.filling import FEW, Filling
 from penumbra.tasks.negatives.language_model import INSTALL, is_at_hand
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
+from penumbra.tasks.negatives.providers.settings import FEW, Filling, HostedSettings
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import NotYetError, Stage, logger, read_part, run, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
@@ -128,8 +128,8 @@ class Fills(Stage):
 
     @property
     def by_workers(self) -> bool:
-        """Whether workers make its parts: if there is enough to do, and each worker may have a provider of its own."""
-        return self.filling.settings(self.provider).by_workers and super().by_workers
+        """Whether workers make its parts: not those of a hosted model, whose answers are on the disk of the run."""
+        return super().by_workers and not isinstance(self.filling.settings(self.provider), HostedSettings)
 
     @property
     def on_device(self) -> bool:

@@ -132,7 +132,7 @@ class JudgingNegatives(ChosenNegatives):
 
     name = STAGE
     version = 1
-    checks = CHECKS
+    check_names = CHECKS
 
 
 @dataclass(frozen=True)
@@ -201,10 +201,9 @@ class FalseSentences(Stage):
 
 def sentences_of(path: Path) -> Iterator[tuple[int, str, str, tuple[str, ...], str]]:
     """Yield the number of each row of a file, its video, its sentence, what was changed in it, and its fault or ''."""
-    for number, read, unreadable in rows_of(path):
-        row = read if isinstance(read, Mapping) else {}
+    for number, row in rows_of(path):
         vid, given = str(row.get("vid") or ""), row.get("negative") or row.get("query")
         text, changes = clean_text(given) if isinstance(given, str) else ("", ())
-        fault = unreadable or ("" if vid and text else "row lacks its vid or its query")
+        fault = "" if vid and text else "row lacks its vid or its query"
         is_true = row.get("relevant_windows") not in (None, [], [[0, 0]])  # as NA-VMR's false sentences have them
         yield number, vid, text, changes, fault or "it has a window: it is true of its video" * is_true

@@ -37,10 +37,10 @@ from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
 from penumbra.tasks.negatives.reviews import EDIT, FILLS, REJECTED, Approved, Verdicts
 from penumbra.tasks.stage import Parameters, Stage, read_part
-from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
+from penumbra.tasks.text.dictionary import load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
 from penumbra.tasks.text.relations import Tokens
-from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
+from penumbra.tasks.text.tags import load_pipeline
 from penumbra.tasks.text.wordnet import wordnet_inputs
 
 STAGE = "negatives"
@@ -69,28 +69,86 @@ class Choosing(Parameters):
         return ALWAYS if self.guard == "queries" else (*ALWAYS, *HELD_OUT)
 
 
-class Chooser:
-    """The checks, the language models of human text and the sentence encoder, which the choice of all parts shares."""
+def rows_for_display(rows: Rows) -> Rows:
+    """Return rows of `negatives` as people read them: the query first, and what differs from it in bold."""
+    return [
+        {"query": row["query"], "level": row["level"], "negative": mark_changes(row["query"], row["negative"])}
+        | {"cosine": row["similarity"], "plausibility": row["plausibility"]}
+        | {"provider": row["provider"], "qid": row["qid"]}
+        for row in rows
+    ]
 
-    def __init__(
-        self,
-        leakage: LeakageFilter,
-        dictionary: Dictionary,
-        plausibility: Plausibility,
-        choosing: Choosing,
-        encoding: Encoding,
-        verdicts: Verdicts | None = None,
-        spacy_model: str = SHIPPED_PIPELINE,
-        checks: Sequence[str] = (),
-    ) -> None:
-        self.leakage, self.plausibility, self.choosing, self.encoding = leakage, plausibility, choosing, encoding
-        self.verdicts, self.spacy_model = verdicts or Verdicts([]), spacy_model
+
+def mark_changes(query: str, negative: str) -> Markdown:
+    """Return the negative with the words in bold that the query does not have at their place."""
+    before, after = query.split(), negative.split()
+    pieces = [
+        (plain if kind == "equal" else bold)(" ".join(after[start:end]))
+        for kind, _, _, start, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+        if end > start
+    ]
+    return Markdown(" ".join(pieces))
+
+
+class NegativesStage(Stage):
+    """A stage that makes negatives: what the choice in all parts shares, and how the rows are shown."""
+
+    name = STAGE
+    unit = "query level"
+    check_names: ClassVar[tuple[str, ...]] = ()  # by default those of `choosing`
+
+    annotations: Artifact
+    tags: Artifact
+    dictionary: Artifact
+    choosing: Choosing
+    encoding: Encoding
+    reviews: tuple[Artifact, ...]
+
+    @property
+    def on_device(self) -> bool:
+        return self.encoding.on_gpu
+
+    def inputs(self) -> dict[str, str]:
+        return wordnet_inputs()
+
+    def shown(self, rows: Rows) -> Rows:
+        return rows_for_display(rows)
+
+    @cached_property
+    def human_text(self) -> tuple[LeakageFilter, Plausibility]:
+        """The queries of all splits, which are read once: what must not leak, and the models of what is plausible."""
+        plausibility = Plausibility()
+
+        def queries() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+            for row, tokens in queries_with_tokens(self.annotations, self.tags):
+                if row["split"] == TRAINING:
+                    plausibility.add(row["vid"], tokens)
+                yield row, tokens
+
+        return LeakageFilter(queries(), every=self.choosing.guard == "all"), plausibility
+
+    @property
+    def leakage(self) -> LeakageFilter:
+        return self.human_text[0]
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        return Verdicts.of(self.reviews)
+
+    @cached_property
+    def checks(self) -> Checks:
+        dictionary = load_dictionary(self.dictionary)
         words = sorted(dictionary.forms)
-        vectors = encode(words, encoding)
+        vectors = encode(words, self.encoding)
         synonyms = {word: set[str]() for word in words}
         for word, vector in zip(words, vectors, strict=True):
-            synonyms[word].update(map(words.__getitem__, np.flatnonzero(vectors @ vector >= choosing.near_synonym)))
-        self.checks = Checks(leakage, dictionary, synonyms, checks or choosing.checks)
+            near = np.flatnonzero(vectors @ vector >= self.choosing.near_synonym)
+            synonyms[word].update(map(words.__getitem__, near))
+        return Checks(self.leakage, dictionary, synonyms, self.check_names or self.choosing.checks)
+
+    @cached_property
+    def spacy_model(self) -> str:
+        return str(Store().manifest(self.tags).parameters["spacy_model"])
 
     def tokenise(self, text: str) -> list[str]:
         return [token.text for token in load_pipeline(self.spacy_model).make_doc(text)]
@@ -98,8 +156,15 @@ class Chooser:
     def check_sentence(
         self, qid: str, tokens: Tokens, level: int, queries: set[str], text: str
     ) -> tuple[tuple[str, ...], list[str]]:
-        """Return the words by which a sentence differs from a query, and the names of the checks that it passes."""
-        slots, words = changed_slots(tokens, self.tokenise(text))
+        """Return the words by which a sentence differs from a query, and the names of the checks that it passes.
+
+        A sentence with another number of tokens than the query has no such words.
+        """
+        others = [word.lower() for word in self.tokenise(text)]
+        pairs = list(zip(tokens, others, strict=True)) if len(others) == len(tokens) else []
+        apart = [(at, token, other) for at, (token, other) in enumerate(pairs) if token["text"].lower() != other]
+        slots = tuple(Slot(at, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for at, t, _ in apart)
+        words = tuple(other for _, _, other in apart)
         masked = MaskedQuery(qid, list(tokens), (slots,) * level)  # type: ignore[arg-type]
         passed = [name for name, reason in self.checks.results(masked, level, queries, words, text) if not reason]
         return words, passed if "template" in passed else [name for name in passed if name not in SLOT_CHECKS]
@@ -111,9 +176,47 @@ class Chooser:
             videos.setdefault(row["vid"], set()).add(self.leakage.lemmatised(row["query"]))
         return videos
 
-    def part(
-        self, annotations: pa.Table, tags: pa.Table, masks: pa.Table, embeddings: pa.Table, *fills: pa.Table
-    ) -> Part:
+    def is_negative(self, query: str, same_video: set[str], level: int, approved: Approved) -> bool:
+        """Return whether an approved sentence is a negative of a query, for `Verdicts.approved`."""
+        return not self.leakage.refusal(approved.text, query, same_video, self.checks.names)
+
+    def measure(self, rows: Iterable[dict[str, Any]], words: dict[str, list[str]]) -> None:
+        """Add to rows the checks of their cosines, and how much more plausible each is than its query.
+
+        The rows of a query have rising levels; `words` has the tokens of each text in lower case.
+        """
+        natural, least = self.human_text[1].score(words), dict[str, float]()
+        for row in rows:
+            qid, cosine = row["qid"], row["similarity"]
+            row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
+            row["checks"] += ["falling"] if cosine < least.get(qid, np.inf) else []
+            least[qid] = min(cosine, least.get(qid, np.inf))
+            row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
+
+
+# -- negatives of fills -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChosenNegatives(NegativesStage):
+    """One negative for each query and level, of the candidates of all fills in their order."""
+
+    version = 6
+
+    annotations: Artifact
+    tags: Artifact
+    masks: Artifact
+    dictionary: Artifact
+    fills: tuple[Artifact, ...]
+    embeddings: Artifact
+    choosing: Choosing
+    encoding: Encoding
+    reviews: tuple[Artifact, ...] = ()
+
+    def part(self, piece: int) -> Part:
+        """Choose the negatives of one part; a level without any is rejected with the first reason."""
+        read = read_part(piece, self.annotations, self.tags, self.masks, self.embeddings, *self.fills)
+        annotations, tags, masks, embeddings, *fills = read
         queries = self._with_candidates(annotations, masked_queries(tags, masks), fills)
         vectors, encoder = vectors_by_text(embeddings), partial(encode, encoding=self.encoding)
         choices = choose(queries, vectors, encoder, self.choosing.ceiling)
@@ -180,10 +283,6 @@ class Chooser:
             keeps = approved.verdict == EDIT
         return bool(slots) and keeps and self.is_negative(query.text, query.same_video, level, approved)
 
-    def is_negative(self, query: str, same_video: set[str], level: int, approved: Approved) -> bool:
-        """Return whether an approved sentence is a negative of a query, for `Verdicts.approved`."""
-        return not self.leakage.refusal(approved.text, query, same_video, self.checks.names)
-
     def _refusal(self, query: Query, level: int, words: Sequence[str], text: str) -> str:
         if self.verdicts.rejects(query.masked.qid, query.text, text):
             return REJECTED
@@ -197,111 +296,3 @@ class Chooser:
         for slot, word in zip(query.masked.levels[level - 1], candidate.words, strict=True):
             tokens[slot.token] = word
         return tokens
-
-    def measure(self, rows: Iterable[dict[str, Any]], words: dict[str, list[str]]) -> None:
-        """Add to rows the checks of their cosines, and how much more plausible each is than its query.
-
-        The rows of a query have rising levels; `words` has the tokens of each text in lower case.
-        """
-        natural, least = self.plausibility.score(words), dict[str, float]()
-        for row in rows:
-            qid, cosine = row["qid"], row["similarity"]
-            row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
-            row["checks"] += ["falling"] if cosine < least.get(qid, np.inf) else []
-            least[qid] = min(cosine, least.get(qid, np.inf))
-            row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
-
-
-def changed_slots(tokens: Tokens, others: Sequence[str]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
-    """Return a slot for each token that differs, and the words in the slots; none if the numbers of tokens differ."""
-    if len(tokens) != len(others):
-        return (), ()
-    pairs = enumerate(zip(tokens, others, strict=True))
-    apart = [(at, token, other.lower()) for at, (token, other) in pairs if token["text"].lower() != other.lower()]
-    slots = [Slot(at, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for at, t, _ in apart]
-    return tuple(slots), tuple(other for _, _, other in apart)
-
-
-# -- the stage ---------------------------------------------------------------------------------------------------------
-
-
-def rows_for_display(rows: Rows) -> Rows:
-    """Return rows of `negatives` as people read them: the query first, and what differs from it in bold."""
-    return [
-        {"query": row["query"], "level": row["level"], "negative": mark_changes(row["query"], row["negative"])}
-        | {"cosine": row["similarity"], "plausibility": row["plausibility"]}
-        | {"provider": row["provider"], "qid": row["qid"]}
-        for row in rows
-    ]
-
-
-def mark_changes(query: str, negative: str) -> Markdown:
-    """Return the negative with the words in bold that the query does not have at their place."""
-    before, after = query.split(), negative.split()
-    pieces = [
-        (plain if kind == "equal" else bold)(" ".join(after[start:end]))
-        for kind, _, _, start, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-        if end > start
-    ]
-    return Markdown(" ".join(pieces))
-
-
-class NegativesStage(Stage):
-    """A stage that makes negatives: the chooser of all parts, and how the rows are shown."""
-
-    name = STAGE
-    unit = "query level"
-    checks: ClassVar[tuple[str, ...]] = ()  # by default those of `choosing`
-
-    annotations: Artifact
-    tags: Artifact
-    dictionary: Artifact
-    choosing: Choosing
-    encoding: Encoding
-    reviews: tuple[Artifact, ...]
-
-    @property
-    def on_device(self) -> bool:
-        return self.encoding.on_gpu
-
-    def inputs(self) -> dict[str, str]:
-        return wordnet_inputs()
-
-    def shown(self, rows: Rows) -> Rows:
-        return rows_for_display(rows)
-
-    @cached_property
-    def chooser(self) -> Chooser:
-        plausibility = Plausibility()
-
-        def queries() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-            for row, tokens in queries_with_tokens(self.annotations, self.tags):
-                if row["split"] == TRAINING:
-                    plausibility.add(row["vid"], tokens)
-                yield row, tokens
-
-        leakage = LeakageFilter(queries(), every=self.choosing.guard == "all")
-        read = leakage, load_dictionary(self.dictionary), plausibility, self.choosing, self.encoding
-        spacy_model = str(Store().manifest(self.tags).parameters["spacy_model"])
-        return Chooser(*read, Verdicts.of(self.reviews), spacy_model, self.checks)
-
-
-@dataclass(frozen=True)
-class ChosenNegatives(NegativesStage):
-    """One negative for each query and level, of the candidates of all fills in their order."""
-
-    version = 6
-
-    annotations: Artifact
-    tags: Artifact
-    masks: Artifact
-    dictionary: Artifact
-    fills: tuple[Artifact, ...]
-    embeddings: Artifact
-    choosing: Choosing
-    encoding: Encoding
-    reviews: tuple[Artifact, ...] = ()
-
-    def part(self, piece: int) -> Part:
-        read = self.annotations, self.tags, self.masks, self.embeddings, *self.fills
-        return self.chooser.part(*read_part(piece, *read))

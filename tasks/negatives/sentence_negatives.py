@@ -92,27 +92,25 @@ class SentenceNegatives(NegativesStage):
         annotations, tags = read_part(piece, self.annotations, self.tags)
         rows = annotations.select(["qid", "vid", "split", "query"]).to_pylist()
         queries = {row["qid"]: row for row in rows if row["split"] == TRAINING}
-        videos = self.chooser.queries_of_videos(annotations)
+        videos = self.queries_of_videos(annotations)
         sentences, rejected = self.sentences(piece, list(queries.values()), videos)
         sentences = self._with_approved(sentences, queries, videos)
         tokens = {row["qid"]: row["tokens"] for row in tags.select(["qid", "tokens"]).to_pylist()}
         rows, words = list[Row](), dict[str, list[str]]()
         for it in sentences:
             query, own = queries[it.qid]["query"], tokens[it.qid]
-            changed, checks = self.chooser.check_sentence(
-                it.qid, own, it.level, videos[queries[it.qid]["vid"]], it.text
-            )
+            changed, checks = self.check_sentence(it.qid, own, it.level, videos[queries[it.qid]["vid"]], it.text)
             provider = REVIEWER if it.verdict == EDIT else self.sourcing.source
             about = {"qid": it.qid, "level": it.level, "query": query, "negative": it.text, "words": list(changed)}
             rows.append({**about, "provider": provider, "model": it.model, "checks": checks})
-            words[it.text] = [token.lower() for token in self.chooser.tokenise(it.text)]
+            words[it.text] = [token.lower() for token in self.tokenise(it.text)]
         words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
         fresh = sorted(words.keys() - self.vectors.keys())
         vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
         for row in rows:
             # rounded: the last bits depend on the machine and must not decide
             row["similarity"] = round(float(np.dot(vectors[row["query"]], vectors[row["negative"]])), 4)
-        self.chooser.measure(rows, words)
+        self.measure(rows, words)
         notes = Counter(f"negative: {change}" for sentence in sentences for change in sentence.changes)
         notes.update(f"by a reviewer, level {it.level}: {it.verdict}" for it in sentences if it.verdict)
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
@@ -125,9 +123,9 @@ class SentenceNegatives(NegativesStage):
         for sentence in sentences:
             by_query[sentence.qid][sentence.level] = sentence
         for qid, row in queries.items():
-            own, fits = by_query[qid], partial(self.chooser.is_negative, row["query"], videos[row["vid"]])
+            own, fits = by_query[qid], partial(self.is_negative, row["query"], videos[row["vid"]])
             texts = {level: sentence.text for level, sentence in own.items()}
-            for level, it in self.chooser.verdicts.approved(qid, row["query"], self.sourcing.source, fits, texts):
+            for level, it in self.verdicts.approved(qid, row["query"], self.sourcing.source, fits, texts):
                 own[level] = Sentence(qid, level, it.text, it.model, verdict=it.verdict)
         return [by_query[qid][level] for qid in queries for level in sorted(by_query[qid])]
 
@@ -165,7 +163,7 @@ class NearestNegatives(SentenceNegatives):
     @cached_property
     def candidates(self) -> tuple[list[str], list[str], Vectors]:
         """The training queries that are in no test split, in alphabetical order, their lemmas, and their vectors."""
-        leakage = self.chooser.leakage
+        leakage = self.leakage
         texts = sorted(text for text in self.vectors if not leakage.leaks(text))
         matrix = np.stack([self.vectors[text] for text in texts]) if texts else np.zeros((0, 0), np.float32)
         return texts, [leakage.lemmatised(text) for text in texts], matrix
@@ -180,8 +178,8 @@ class NearestNegatives(SentenceNegatives):
             # rounded: the last bits depend on the machine and must not decide
             cosines = (np.stack([self.vectors[row["query"]] for row in block]) @ matrix.T).round(4)
             for query, near in zip(block, cosines, strict=True):
-                refused = self.chooser.verdicts.rejected(query["qid"], query["query"])
-                forbidden = videos[query["vid"]] | {self.chooser.leakage.lemmatised(text) for text in refused}
+                refused = self.verdicts.rejected(query["qid"], query["query"])
+                forbidden = videos[query["vid"]] | {self.leakage.lemmatised(text) for text in refused}
                 found = ranked(near, lemmas, forbidden, self.choosing.ceiling, ranks)
                 for level, index in enumerate(found, 1):
                     sentences.append(Sentence(query["qid"], level, texts[index], self.encoding.sentence_model))
@@ -272,7 +270,7 @@ class ImportedNegatives(SentenceNegatives):
             return "its query has another of this level"
         if entry.query and normal_form(entry.query) != normal_form(query):
             return "its query is not what the data set has under its qid"
-        is_rejected = self.chooser.verdicts.rejects(entry.qid, query, entry.text)
+        is_rejected = self.verdicts.rejects(entry.qid, query, entry.text)
         return sentence_fault(entry.text, query) or (REJECTED if is_rejected else "")
 
 

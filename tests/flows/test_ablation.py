@@ -24,8 +24,8 @@ from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.runs import CONSTANT, WITH_REJECTION, RunError, run_folder
 from penumbra.tasks.grounding.training.presets import with_preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
+from penumbra.tasks.negatives.providers.settings import Filling
 from tests.grounding_data import model_of
 from tests.rows import first_videos
 

@@ -19,8 +19,8 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import QualityConfig
+from penumbra.tasks.negatives.providers.settings import Filling
 from tests.rows import first_videos
 
 BEFORE = {"annotations", "tags", "dictionary", "masks", "fills", "embeddings"}
@@ -186,7 +186,7 @@ import sys
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data import annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.negatives.parameters import QualityConfig
 annotations.Annotations.__init__.__defaults__ = (12,)
 build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),

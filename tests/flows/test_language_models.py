@@ -25,13 +25,12 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import SUBSTITUTED
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives
 from penumbra.tasks.negatives.providers import load_prompt
 from penumbra.tasks.negatives.providers.answers import BudgetError
 from penumbra.tasks.negatives.providers.hosted import ServiceError
-from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
+from penumbra.tasks.negatives.providers.settings import Filling, Gemini, HostedSettings, OpenAI
 from penumbra.tasks.negatives.report import Rejected
 from penumbra.tasks.negatives.selection import ChosenNegatives
 from penumbra.tasks.stage import Stage, run
@@ -261,7 +260,7 @@ RUN = """
 import json, logging, sys
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.providers.settings import Filling
 logging.basicConfig(level=logging.DEBUG)
 build_negatives(Dataset(name="corner", folder=sys.argv[1]), filling=Filling(**json.loads(sys.argv[2])))
 """

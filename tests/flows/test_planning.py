@@ -19,8 +19,8 @@ from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.ablation import Results, grids, plan
 from penumbra.tasks.grounding.configs import Choice, ModelConfig, Training
 from penumbra.tasks.grounding.training.presets import MODELS, Settings, layered, presets
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
+from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, merge, planning
 from tests.corner import cut_out, without_prefect
 from tests.grounding_data import model_of

@@ -169,9 +169,7 @@ class ProviderSettings(Parameters):
 
     provider: ClassVar[str]
     about: ClassVar[str]  # short description
-    free: ClassVar[bool] = False  # whether candidates cost almost nothing, so that `filling.candidates` are made
     version: ClassVar[int] = 1  # increased by each change of its fills
-    by_workers: ClassVar[bool] = True  # whether every worker, on any host, may create its own provider
 
     @property
     def on_device(self) -> bool:

@@ -20,8 +20,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 from penumbra.artifacts.markdown import counted
 from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.answers import Answers, Budget
+from penumbra.tasks.negatives.providers.attempts import MOST_ATTEMPTS, Answer, attempt_history, store
 from penumbra.tasks.negatives.providers.hosted import Service, ServiceError
-from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Answer, Question, attempt_history, store
+from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.stage import logger
 
 TRANSPORT_RETRIES = 6

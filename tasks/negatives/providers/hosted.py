@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers import Prompt
-from penumbra.tasks.negatives.providers.questions import Answer, Question, letters, request_text
+from penumbra.tasks.negatives.providers.attempts import Answer
+from penumbra.tasks.negatives.providers.questions import Question, letters, request_text
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI, price_of
 
 IN_FLIGHT = 16  # requests of one service under way at the same time

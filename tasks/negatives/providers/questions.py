@@ -1,4 +1,4 @@
-"""The questions to a hosted language model about queries, its answers, and the provider that reads them.
+"""The questions to a hosted language model about queries, and what its answers say.
 
 A question is a line such as `person [4 opens: A closes B fixes] the [5 door: A window B box].`: each slot has a number,
 its word, and the words on offer by letter. The answer is a JSON object from numbers to letters, whose schema is the
@@ -7,120 +7,19 @@ same for all requests of one shape. Levels are nested, so one answer fills all o
 
 import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from string import ascii_uppercase
 from typing import Any
 
-import numpy as np
-
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, SharedSettings, Slot, TrainingText
-from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
-from penumbra.tasks.negatives.providers.random import row_seed, uniform
+from penumbra.tasks.negatives.providers import MaskedQuery
+from penumbra.tasks.negatives.providers.word_lists import WordLists
 from penumbra.tasks.text.masks import render
-from penumbra.tasks.text.wordnet import is_entailed
 
 LETTERS = ascii_uppercase
-UNANSWERED = "not answered yet"
-MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong with it
-CELLS = 1 << 20  # scores computed at once: 8 MB a table
-FEW = 2  # slots of a level that would be refused if all its words were entailed, as is likely with so few
-FLATTEN = 0.75  # exponent of the contextual probability: below 1, so that lists vary
-
-Class = tuple[str, str]  # primitive class and fine tag
-Lists = list[tuple[str, ...]]  # the words on offer for each slot of a query's last level
-
-
-# -- words on offer ---------------------------------------------------------------------------------------------------
-
-
-class WordLists:
-    """Draws short lists of dictionary words that a language model may choose from, at most `filling.options` a slot.
-
-    They are drawn without replacement (Efraimidis & Spirakis 2006) with weights from the slot's context: a few words
-    drawn uniformly from a dictionary of hundreds rarely contain one that fits. The draws depend on the seed, the query,
-    the slot and the candidate's number only, so all providers are offered the same words.
-
-    A slot of a level with few slots is not offered words that may be true of the moment, unless there are no others.
-
-    The list of a question that `answers` has an answer to stays as it was, even if the dictionary has grown since.
-    """
-
-    def __init__(self, training: TrainingText, filling: SharedSettings, answers: Answers) -> None:
-        self.language, self.dictionary = KneserNey.of(training.sentences()), training.dictionary
-        self.count, self.seed, self.answers = filling.options, filling.seed, answers
-        self._scorers: dict[Class, SlotScorer] = {}
-        self._entailed: dict[tuple[Class, str], list[int]] = {}  # indices of words, by slot's class and word
-
-    def name(self, query: MaskedQuery, candidate: int) -> str:
-        """Return the digest of what a query's lists are drawn for."""
-        slots = [[slot.token, slot.primitive, slot.tag, slot.word, slot.lemma] for slot in query.levels[-1]]
-        texts = [token["text"] for token in query.tokens]
-        content = [self.count, self.seed, query.qid, candidate, query.part, slots, texts]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-    def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
-        """Return each query's lists, in the queries' order; a list is empty where there is no other word."""
-        lists: list[Lists | None] = []
-        for query in queries:
-            known = self.answers.get(f"offer {self.name(query, candidate)}")  # of an answered question
-            pairs = zip(query.levels[-1], known or (), strict=False)
-            is_known = known and all(slot.may_take(w, self.dictionary) for slot, words in pairs for w in words)
-            lists.append([tuple(words) for words in known] if is_known else None)
-        missing = [query for query, known in zip(queries, lists, strict=True) if known is None]
-        drawn = iter(self._draw_all(missing, candidate))
-        return [next(drawn) if known is None else known for known in lists]
-
-    def _draw_all(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
-        lists: list[Lists] = [[()] * len(query.levels[-1]) for query in queries]
-        groups: dict[Class, list[tuple[int, int]]] = defaultdict(list)
-        for i, query in enumerate(queries):
-            for j, slot in enumerate(query.levels[-1]):
-                groups[slot.offered_class(self.dictionary)].append((i, j))
-        for key, indices in groups.items():
-            step = max(1, CELLS // max(1, len(self.dictionary.offer(*key).words)))
-            for start, end in pairwise([*range(0, len(indices), step), len(indices)]):
-                block = indices[start:end]
-                slots = [(queries[i], queries[i].levels[-1][j]) for i, j in block]
-                for (i, j), words in zip(block, self._draw(key, slots, candidate), strict=True):
-                    lists[i][j] = words
-        return lists
-
-    def _draw(self, key: Class, slots: list[tuple[MaskedQuery, Slot]], candidate: int) -> Lists:
-        words = self.dictionary.offer(*key).words
-        if not words:
-            return [()] * len(slots)
-        if key not in self._scorers:
-            self._scorers[key] = SlotScorer(self.language, np.array(self.language.ids(words), dtype=np.int64))
-        contexts = np.zeros((len(slots), 4), dtype=np.int64)  # the ids of the two words before a slot and after it
-        for row, (query, slot) in enumerate(slots):
-            ids = [1, 1, *self.language.ids(token["text"].lower() for token in query.tokens), 2, NOTHING]
-            contexts[row] = [ids[slot.token + offset] for offset in (0, 1, 3, 4)]
-        weights = self._scorers[key].score(*contexts.T) ** FLATTEN
-        seeds = [row_seed(self.seed, query.qid, candidate, slot.token) for query, slot in slots]
-        draws = uniform(np.array(seeds, dtype=np.uint64)[:, None], np.arange(len(words)))
-        lists: Lists = []
-        for (query, slot), row, draw in zip(slots, weights, draws, strict=True):
-            row[list(slot.choice(self.dictionary)[1])] = 0.0
-            if slot in query.levels[0] and len(query.levels[0]) <= FEW:
-                known = key, slot.word.lower()
-                if known not in self._entailed:
-                    entailed = [i for i, w in enumerate(words) if is_entailed(w, slot.word, slot.primitive)]
-                    self._entailed[known] = entailed
-                if np.delete(row, self._entailed[known]).any():
-                    row[self._entailed[known]] = 0.0
-            allowed = np.flatnonzero(row > 0)
-            order = allowed[np.argsort(-np.log1p(-draw[allowed]) / row[allowed], kind="stable")]
-            index, number = query.part
-            lists.append(tuple(words[i] for i in order[index::number][: self.count]))
-        return lists
-
-
-# -- questions --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -182,12 +81,6 @@ class Question:
         chosen = {**self.chosen, **words}
         return Question(self.query, self.options, self.candidate, self.offer, self.attempt + 1, chosen)
 
-    def levels(self) -> Iterator[tuple[int, list[int]]]:
-        """Yield each level with the indices of its slots among those of the last level."""
-        index = {slot.token: i for i, slot in enumerate(self.query.levels[-1])}
-        for level, slots in enumerate(self.query.levels, self.query.first):
-            yield level, [index[slot.token] for slot in slots]
-
 
 def questions_of(lists: WordLists, queries: Sequence[MaskedQuery], candidates: int) -> list[Question]:
     """Return a question for each candidate and chain of levels, with lists of its own."""
@@ -224,18 +117,16 @@ def parse(text: str) -> dict[str, Any]:
     text = text.strip()
     if text.startswith("```") and text.endswith("```") and "\n" in text:  # models without JSON mode like such fences
         text = text[text.index("\n") : -3]
+
+    def unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(number for number, _ in pairs)
+        return {number: value if counts[number] == 1 else None for number, value in pairs}
+
     try:
-        value = json.loads(text, object_pairs_hook=_unambiguous)
+        value = json.loads(text, object_pairs_hook=unambiguous)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _unambiguous(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for number, value in pairs:
-        values[number] = None if number in values else value
-    return values
 
 
 def read(question: Question, first: int, text: str) -> tuple[dict[int, str], str]:
@@ -266,142 +157,3 @@ def _chosen_word(value: object, options: Sequence[str]) -> str:
         return text.lower()
     is_small_letter = len(text) == 1 and text in letters.lower()
     return options[letters.lower().index(text)] if is_small_letter else ""
-
-
-# -- the cache of answers ---------------------------------------------------------------------------------------------
-#
-# Row "question KEY" leads to an answer or has the service's refusal, "answer NAME" has the answer to a request, and
-# "offer NAME" the words that were on offer to an answered question, by slot.
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A service's answer to a request of `questions` questions, sent by the run `run`.
-
-    `text` is None if there is none; then `problem` says why ("model refused").
-    """
-
-    text: str | None
-    problem: str
-    model: str
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float
-    run: str = ""
-    questions: int = 1
-
-
-def store(answers: Answers, request: Sequence[Question], cache_key: dict[str, Any], answer: Answer) -> None:
-    """Store the answer to a request of these questions."""
-    keys = [question.key(cache_key) for question in request]
-    name = hashlib.sha256("".join(keys).encode()).hexdigest()
-    rows: dict[str, Any] = {f"answer {name}": asdict(answer)}
-    for number, (question, key, first) in enumerate(zip(request, keys, first_numbers(request), strict=False), 1):
-        rows[f"question {key}"] = {"answer": name, "number": number, "first": first, "asker": question.asker}
-        rows[f"offer {question.offer}"] = question.options
-    answers.put(rows)
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """An answer to a question, or the service's permanent refusal: the valid words, and what was wrong.
-
-    `number` (from 1) is the question's number in the request. `shared` says that another query asked the same first and
-    bears the cost.
-    """
-
-    question: Question
-    words: dict[int, str]
-    problem: str
-    answer: Answer | None = None
-    number: int = 1
-    shared: bool = False
-
-
-def attempt_history(
-    question: Question, cache_key: dict[str, Any], answers: Answers
-) -> tuple[list[Attempt], Question | None]:
-    """Return the attempts at a question in the cache, and the question to ask next: None if it is answered or given up.
-
-    Both asking and filling depend on the cache through this function alone.
-    """
-    attempts: list[Attempt] = []
-    while question.open:
-        row = answers.get(f"question {question.key(cache_key)}")
-        if row is None:
-            return attempts, question
-        if "error" in row:
-            return [*attempts, Attempt(question, {}, row["error"])], None
-        answer = Answer(**answers.get(f"answer {row['answer']}"))
-        words, problem = read(question, row["first"], answer.text or "")
-        problem = problem and (answer.problem or problem)
-        shared = row["asker"] != question.asker
-        attempts.append(Attempt(question, words, problem, answer, row["number"], shared))
-        if question.attempt == MOST_ATTEMPTS:
-            break
-        question = question.after(words)
-    return attempts, None
-
-
-@dataclass(frozen=True)
-class HostedProvider(Provider):
-    """Reads the answers to all questions from the cache; `run` is the run that reads.
-
-    Every attempt is a row, so that tokens and money add up: an answer's tokens are shared among the queries of its
-    request, and a query's share among the levels that were still open.
-    """
-
-    name: str
-    model: str
-    prompt: str
-    cache_key: dict[str, Any]
-    lists: WordLists
-    run: str
-
-    def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield a fill for each level of each question, and a problem for each attempt that failed."""
-        for question in questions_of(self.lists, queries, candidates):
-            query, open_levels = question.query, dict(question.levels())
-            for level, slots in list(open_levels.items()):
-                empty = next((query.levels[-1][index] for index in slots if not question.options[index]), None)
-                if empty:
-                    del open_levels[level]
-                    yield Fill(query.qid, level, (), empty.no_word_problem(), attempts=0)
-            attempts, next_question = attempt_history(question, self.cache_key, self.lists.answers)
-            for attempt in attempts:
-                yield from self._rows(attempt, open_levels)
-            if next_question:
-                for level in open_levels:
-                    yield Fill(query.qid, level, (), UNANSWERED, next_question.attempt - 1)
-
-    def _rows(self, attempt: Attempt, open_levels: dict[int, list[int]]) -> Iterator[Fill]:
-        """Yield the rows of one attempt; the levels that it fills are removed from `open_levels`."""
-        question, answer = attempt.question, attempt.answer
-        prompt, completion, cost = 0, 0, 0.0
-        if answer and not attempt.shared:
-            prompt = portion(answer.prompt_tokens, answer.questions, attempt.number - 1)
-            completion = portion(answer.completion_tokens, answer.questions, attempt.number - 1)
-            cost = answer.cost_usd / answer.questions
-        words = {**question.chosen, **attempt.words}
-        levels = list(open_levels.items())
-        for turn, (level, slots) in enumerate(levels):
-            is_filled = all(index in words for index in slots)
-            yield Fill(
-                question.query.qid,
-                level,
-                tuple(words[index] for index in slots) if is_filled else (),
-                "" if is_filled else attempt.problem,
-                question.attempt,
-                portion(prompt, len(levels), turn),
-                portion(completion, len(levels), turn),
-                cost / len(levels),
-                cached=attempt.shared or (answer is not None and answer.run != self.run),
-                model=answer.model if answer else "",
-            )
-            if is_filled:
-                del open_levels[level]
-
-
-def portion(total: int, parts: int, index: int) -> int:
-    """Return the index-th of `parts` nearly equal whole portions of a total, which add up to it."""
-    return total * (index + 1) // parts - total * index // parts

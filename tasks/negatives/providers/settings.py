@@ -1,10 +1,10 @@
-"""The parameters of Penumbra's own providers; a provider's implementation is imported when it is made."""
+"""The parameters `filling` and those of each provider, whose implementation is imported when it is made."""
 
 import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 import yaml
@@ -13,9 +13,11 @@ from pydantic.dataclasses import dataclass
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
+from penumbra.artifacts.markdown import counted
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, weights_digest
 from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText, load_prompt
+from penumbra.tasks.parameter_group import Parameters
 
 
 class Corpus(ProviderSettings):
@@ -23,7 +25,6 @@ class Corpus(ProviderSettings):
 
     provider: ClassVar[str] = "corpus"
     about: ClassVar[str] = "the training text's own statistics, no key and no network"
-    free: ClassVar[bool] = True
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         from penumbra.tasks.negatives.providers.corpus import CorpusProvider
@@ -36,7 +37,6 @@ class Random(ProviderSettings):
 
     provider: ClassVar[str] = "random"
     about: ClassVar[str] = "any offered word, the paper's baseline"
-    free: ClassVar[bool] = True
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         from penumbra.tasks.negatives.providers.random import RandomProvider
@@ -49,7 +49,6 @@ class Llama(ProviderSettings):
 
     provider: ClassVar[str] = "llama"
     about: ClassVar[str] = "a language model on this machine, no key and no network"
-    free: ClassVar[bool] = True
     version: ClassVar[int] = 3
 
     model: str = Field(
@@ -119,7 +118,6 @@ class HostedSettings(ProviderSettings):
     """The parameters that all hosted language models have."""
 
     version: ClassVar[int] = 2
-    by_workers: ClassVar[bool] = False  # the answers are on the disk of the run
     address_variable: ClassVar[str]
     key_variable: ClassVar[str]
 
@@ -158,7 +156,8 @@ class HostedSettings(ProviderSettings):
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         from penumbra.tasks.negatives.providers.answers import Answers
-        from penumbra.tasks.negatives.providers.questions import HostedProvider, WordLists
+        from penumbra.tasks.negatives.providers.attempts import HostedProvider
+        from penumbra.tasks.negatives.providers.word_lists import WordLists
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists(training, filling, Answers())
         return HostedProvider(self.provider, self.model, prompt, self.cache_key(prompt), lists, run)
@@ -207,3 +206,74 @@ class Gemini(HostedSettings):
     key_block: str = Field(
         "gemini-api-key", description="Prefect Secret block with the API key, used if GEMINI_API_KEY is not set."
     )
+
+
+# -- all providers of a run --------------------------------------------------------------------------------------------
+
+FEW = 1_000  # training queries from which the local model, which reads more naturally, is too slow to be the default
+ProviderName = Literal["openai", "gemini", "llama", "corpus", "random"]
+PROVIDERS: dict[str, type[ProviderSettings]] = {
+    settings.provider: settings for settings in (OpenAI, Gemini, Llama, Corpus, Random)
+}
+
+
+class Filling(Parameters):
+    """The providers that fill the masks, the number of candidates, and the cost limit."""
+
+    providers: list[ProviderName] = Field(
+        [],
+        description=f"Providers of the candidates; none: llama up to {counted(FEW - 1, 'training query')}, corpus "
+        "for more. A text that two of them give counts for the first one. "
+        + "; ".join(f"{settings.provider}: {settings.about}" for settings in PROVIDERS.values())
+        + ".",
+    )
+    candidates: int = Field(
+        16,
+        ge=1,
+        le=64,
+        description="Candidates for each query and level from corpus and from random; llama gives six or fewer.",
+    )
+    asked_candidates: int = Field(
+        1, ge=1, le=16, description="Candidates for each query and level from a hosted model."
+    )
+    seed: int = Field(0, description="The same seed gives the same fills, and the same words on offer, everywhere.")
+    options: int = Field(6, ge=2, le=26, description="Words on offer to a hosted model for each slot.")
+    vocabulary: Literal["open", "dictionary"] = Field(
+        "open",
+        description="Words that llama may take: of the dictionary and other English words, or of the dictionary alone, "
+        "as in the paper.",
+    )
+    queries_a_request: int = Field(
+        16, ge=1, le=100, description="Queries in one request to a hosted model; more are cheaper, fewer more accurate."
+    )
+    prompt: str = Field(
+        "fill-slots-1", description="Prompt of the hosted models: a file of prompts/, without the suffix .txt."
+    )
+    substitute: bool = Field(
+        True, description="Whether corpus fills what no hosted model answered; otherwise it is left out."
+    )
+    max_cost_usd: float | None = Field(
+        None, gt=0, description="The most that a run may spend on hosted models; answers already received are kept."
+    )
+    dry_run: bool = Field(False, description="Report what the hosted models would cost, send nothing, and stop.")
+    openai: OpenAI = OpenAI()
+    gemini: Gemini = Gemini()
+    llama: Llama = Llama()
+
+    def settings(self, provider: str) -> ProviderSettings:
+        settings: ProviderSettings = getattr(self, provider, None) or PROVIDERS[provider]()
+        return settings
+
+    @property
+    def hosted(self) -> list[HostedSettings]:
+        settings = (self.settings(name) for name in PROVIDERS if name in self.providers)
+        return [one for one in settings if isinstance(one, HostedSettings)]
+
+    def candidates_of(self, provider: str) -> int:
+        return self.asked_candidates if isinstance(self.settings(provider), HostedSettings) else self.candidates
+
+    def determines(self, provider: str) -> dict[str, Any]:
+        settings = self.settings(provider)
+        shared = {"provider": provider, "candidates": self.candidates_of(provider), "seed": self.seed}
+        version = {"version": settings.version} if settings.version > 1 else {}
+        return shared | version | settings.determines(self)

@@ -19,17 +19,6 @@ def written(folder: Path, content: bytes | str, name: str = "negatives.jsonl") -
     return file
 
 
-def test_the_release_is_read_whole(shared: Path) -> None:
-    found = read_entries(shared / "data/charades-cg/shine_release_first200.jsonl")
-    assert len(found) == 600
-    assert not any(entry.fault for entry in found)
-    text = "person stops watching television."
-    first = found[0]
-    assert (first.value, first.qid, first.level) == (f"level 1, line 1: {text}", "IGDIE_train_0", 1)
-    assert (first.text, first.query, first.vid) == (text, "person starts watching television.", "IGDIE")
-    assert first.masked == "person <mask> watching television."
-
-
 @pytest.mark.parametrize(
     ("name", "content", "query"),
     [
@@ -53,10 +42,7 @@ LACKS = "row lacks its qid, its level or its negative"
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        (json.dumps(ONE | {"negative": "\ud800"}).encode(), "row is not UTF-8"),
-        (b"{", "row is no JSON"),
-        (b"[" * 100_000, "row is no JSON"),
-        (b"[1]", "row is no object"),
+        (json.dumps(ONE | {"negative": "\ud800"}).encode(), "row is no valid Unicode text"),
         (b'{"negative": "a person sits.", "level": 1}', LACKS),
         (
             b'{"qid": "q", "query": "", "recomposed_queries": "a person sits."}',
@@ -67,37 +53,28 @@ LACKS = "row lacks its qid, its level or its negative"
         (json.dumps(SHINE | ONE).encode(), "row has both recomposed_queries and a negative"),
     ],
 )
-def test_a_row_that_can_t_be_read_costs_itself_alone(tmp_path: Path, row: bytes, fault: str) -> None:
+def test_a_row_that_is_no_negative_costs_itself_alone(tmp_path: Path, row: bytes, fault: str) -> None:
     found = read_entries(written(tmp_path, json.dumps(SHINE).encode() + b"\n" + row + b"\n" + json.dumps(ONE).encode()))
     assert [entry.fault[:38] for entry in found] == ["", "", "", fault[:38], ""]
 
 
-@pytest.mark.parametrize("level", ["x", 1.5, None, True, "\u0663", 10**400])
+@pytest.mark.parametrize("level", ["x", 1.5, None, True, "\u0663"])
 def test_what_is_no_level_is_none_and_is_shown_as_it_stands(tmp_path: Path, level: object) -> None:
     [entry] = read_entries(written(tmp_path, json.dumps(ONE | {"level": level})))
     assert entry.level == 0
     assert entry.value == f"level {str(level)[:20]}, line 1: a person sits."
 
 
-def test_a_row_of_too_many_or_too_few_cells_costs_itself_alone(tmp_path: Path) -> None:
-    table = "qid,level,negative\nq,1,a person sits.\nq,2,a person, who sits.\nq,3\n"
-    found = [(entry.value, entry.fault) for entry in read_entries(written(tmp_path, table, "a.csv"))]
-    assert found == [
-        ("level 1, line 2: a person sits.", ""),
-        ("line 3", "row has more cells than the first line names"),
-        ("line 4", LACKS),
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
         ("a.jsonl", b"", "is no file of negatives .it is empty"),
-        ("a.jsonl", json.dumps(SHINE).encode("latin-1") + b"\xff", "is no file of negatives .line 1: row is not UTF-8"),
-        ("a.jsonl", json.dumps([SHINE]).encode(), "is no file of negatives .line 1: row is no object"),
+        ("a.jsonl", json.dumps(SHINE).encode() + b"\n\xff", "can't be read .*utf-8.*: give SHINE's"),
+        ("a.jsonl", json.dumps([SHINE]).encode(), "can't be read .line 1 is no JSON object"),
         ("a.csv", b"q;level;negative\nq;1;a person sits.\n", f"is no file of negatives .line 2: {LACKS}"),
-        ("a.csv", b'qid,level,negative\nq,1,x\nq,2,"a man\nq,3,y\n', "the row after line 2 can't be read .*correct"),
-        ("a.parquet", b"PAR1 and no more than that PAR1", "can't be read as Parquet .*: give SHINE's"),
+        ("a.csv", b"qid,level,negative\nq,1,x\nq,3\n", "can't be read .line 3 has 2 fields, and the header 3"),
+        ("a.csv", b'qid,level,negative\nq,1,x\nq,2,"a man\nq,3,y\n', "can't be read .line 4: unexpected end of data"),
+        ("a.parquet", b"PAR1 and no more than that PAR1", "can't be read .*: give SHINE's"),
     ],
 )
 def test_a_file_that_is_none_is_named_at_once(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
@@ -126,7 +103,7 @@ def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
 def test_parquet_that_python_can_t_hold_is_one_line(tmp_path: Path) -> None:
     late = pa.array([2**62], pa.timestamp("us"))
     pq.write_table(pa.Table.from_pylist([ONE]).append_column("added", late), tmp_path / "late.parquet")
-    with pytest.raises(NegativesError, match=r"late\.parquet can't be read as Parquet .*: give SHINE's"):
+    with pytest.raises(NegativesError, match=r"late\.parquet can't be read .*: give SHINE's"):
         list(rows_of(tmp_path / "late.parquet"))
 
 

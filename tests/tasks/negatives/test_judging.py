@@ -120,7 +120,7 @@ def test_sentences_of_a_file_are_false_of_the_video_they_name(charades: Dataset,
         {**eagle, "vid": other["vid"]},
         {**eagle, "vid": None},
         {**eagle, "query": 7},
-        [1],
+        {"vid": test["vid"]},
         *({**eagle, "query": f"a hawk hunts {n} hares."} for n in range(30)),
     )
     made = build(FalseSentences(annotations, NegativeSource(source="imported", file=file, kind="another domain")))

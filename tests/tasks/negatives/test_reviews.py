@@ -13,8 +13,8 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.commands import app
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
+from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.negatives.reviewing import ReviewError, next_negatives
 from penumbra.tasks.negatives.reviews import REJECTED, Verdicts
 from tests.corner import cut_out, without_prefect

@@ -1,27 +1,29 @@
 """The choice of negatives: each check can refuse, levels fall and keep each other's words, nothing gets lost."""
 
-from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from spacy.language import Language
 
+from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives import selection
 from penumbra.tasks.negatives.checks import LeakageFilter, has_valence
-from penumbra.tasks.negatives.choice import Candidate, Candidates, Query, choose
+from penumbra.tasks.negatives.choice import Candidate, Candidates, Query
 from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair_part
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
-from penumbra.tasks.negatives.selection import Chooser, Choosing
+from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Encoding, Vectors
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_texts
-from tests.rows import annotation, filled, token
+from tests.rows import Row, annotation, filled, token
 
 TEXT = "person opens door."
 WORDS = {
@@ -57,14 +59,11 @@ MASKS = [
 ]
 
 
-@pytest.fixture
-def dictionary() -> Dictionary:
-    rows = [
-        {"primitive": kind, "tag": TAG[kind], "word": word, "lemma": word.rstrip("s"), "count": 2}
-        for kind, words in WORDS.items()
-        for word in words
-    ]
-    return Dictionary(pa.Table.from_pylist(rows))
+DICTIONARY = [
+    {"primitive": kind, "tag": TAG[kind], "word": word, "lemma": word.rstrip("s"), "count": 2, "is_subject": True}
+    for kind, words in WORDS.items()
+    for word in words
+]
 
 
 @pytest.fixture
@@ -82,12 +81,11 @@ def cosines(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return table
 
 
-def fills(provider: str, *candidates: tuple[int, str, str]) -> pa.Table:
-    rows = [
+def fills(provider: str, *candidates: tuple[int, str, str]) -> list[Row]:
+    return [
         {**filled("q0", level, text, provider), "words": words.split(), "model": "m"}
         for level, words, text in candidates
     ]
-    return table_of("fills", rows)
 
 
 GOOD = (
@@ -98,29 +96,38 @@ GOOD = (
 FALLING = {"person closes door.": 0.8, "person closes box.": 0.6, "man closes box.": 0.2}
 
 
+TURNS = count()  # each artifact has a key of its own
+
+
+def build(store: Store, stage: str, rows: list[Row]) -> Artifact:
+    """Store rows as an artifact of one part."""
+    part = Part(table_of(stage, rows), len(rows), len(rows))
+    return store.build(Work("mine", stage, 1, parameters={"turn": next(TURNS)}), [lambda: part])
+
+
 def chosen_of(
-    dictionary: Dictionary,
-    *tables: pa.Table,
+    store: Store,
+    *candidates: list[Row],
     others: tuple[str, ...] = (),
     tests: tuple[str, ...] = (),
-    choosing: Choosing | None = None,
+    choosing: Choosing = Choosing(),
     labels: tuple[list[str], ...] = (),
     notes: dict[str, int] | None = None,
 ) -> tuple[dict[int, str], dict[str, str]]:
     """Return the chosen text by level, and the reason by rejected level."""
-    first = table_of("annotations", [annotation(f"q{i}", text, vid="v") for i, text in enumerate((TEXT, *others))])
-    tags = table_of("tags", [{"qid": q, "tokens": TOKENS if q == "q0" else []} for q in first["qid"].to_pylist()])
-    vectors = table_of("embeddings", [{"text": TEXT, "encoder": "e", "embedding": [1.0, 0.0]}])
-    choosing = choosing or Choosing()
-    rows = [({"split": "train", "query": TEXT, "novel": []}, TOKENS)]
-    rows += [({"split": "test", "query": text, "novel": []}, []) for text in tests]
-    rows += [({"split": "word", "query": "-", "novel": [{"type": "x", "words": words}]}, []) for words in labels]
-    human = Plausibility()
-    human.add("v", TOKENS)
-    leakage = LeakageFilter(rows, every=choosing.guard == "all")
-    leakage.vocabulary |= {word for words in WORDS.values() for word in words} - {"tries"}
-    chooser = Chooser(leakage, dictionary, human, choosing, Encoding())
-    part = chooser.part(first, tags, table_of("masks", MASKS), vectors, *tables)
+    queries = [annotation(f"q{i}", text, vid="v") for i, text in enumerate((TEXT, *others))]
+    queries += [annotation(f"t{i}", text, "test") for i, text in enumerate(tests)]
+    queries += [
+        annotation(f"w{i}", "-", "word", novel=[{"type": "x", "words": words}]) for i, words in enumerate(labels)
+    ]
+    tokens = [{"qid": row["qid"], "tokens": TOKENS if row["qid"] == "q0" else []} for row in queries]
+    annotations, tags = build(store, "annotations", queries), build(store, "tags", tokens)
+    parents = annotations, tags, build(store, "masks", MASKS), build(store, "dictionary", DICTIONARY)
+    fills = tuple(build(store, "fills", rows) for rows in candidates)
+    embeddings = build(store, "embeddings", [{"text": TEXT, "encoder": "e", "embedding": [1.0, 0.0]}])
+    stage = ChosenNegatives(*parents, fills, embeddings, choosing, Encoding())
+    stage.leakage.vocabulary.update({word for words in WORDS.values() for word in words} - {"tries"})
+    part = stage.part(0)
     assert part.taken == part.kept + len(part.rejected)
     assert set(part.rows["query"].to_pylist()) <= {TEXT}
     if notes is not None:
@@ -129,18 +136,18 @@ def chosen_of(
     return {row["level"]: row["negative"] for row in part.rows.to_pylist()}, reasons
 
 
-def test_three_that_fall_and_keep_each_others_words(dictionary: Dictionary, cosines: dict[str, float]) -> None:
+def test_three_that_fall_and_keep_each_others_words(store: Store, cosines: dict[str, float]) -> None:
     other = ((1, "kicks", "person kicks door."), (2, "kicks box", "person kicks box."))
     cosines |= FALLING | {"person kicks door.": 0.5, "person kicks box.": 0.55}
-    chosen, reasons = chosen_of(dictionary, fills("a", *other), fills("b", *GOOD))
+    chosen, reasons = chosen_of(store, fills("a", *other), fills("b", *GOOD))
     assert chosen == {level: text for level, _, text in GOOD}, "kicks: level 2 is no further than level 1"
     assert not reasons
 
 
-def test_a_level_that_keeps_no_words_is_rejected(dictionary: Dictionary, cosines: dict[str, float]) -> None:
+def test_a_level_that_keeps_no_words_is_rejected(store: Store, cosines: dict[str, float]) -> None:
     apart = (GOOD[0], (2, "kicks box", "person kicks box."), (3, "man takes window", "man takes window."))
     cosines |= FALLING | {"person kicks box.": 0.5, "man takes window.": 0.2}
-    chosen, reasons = chosen_of(dictionary, fills("a", *apart))
+    chosen, reasons = chosen_of(store, fills("a", *apart))
     assert len(chosen) == 1, "no two of them keep each other's words"
     assert set(reasons.values()) == {"no candidate keeps the level before and is further from the query than it"}
 
@@ -162,24 +169,24 @@ def test_a_level_that_keeps_no_words_is_rejected(dictionary: Dictionary, cosines
     ],
 )
 def test_each_check_refuses_and_says_why(
-    dictionary: Dictionary, cosines: dict[str, float], bad: tuple[int, str, str], reason: str
+    store: Store, cosines: dict[str, float], bad: tuple[int, str, str], reason: str
 ) -> None:
     cosines |= FALLING
     tables = fills("a", bad, *GOOD[1:])
     chosen, reasons = chosen_of(
-        dictionary, tables, others=("Person takes door",), tests=("person KICKS door.", "man tries.")
+        store, tables, others=("Person takes door",), tests=("person KICKS door.", "man tries.")
     )
     assert reasons == {"level 1": reason}
     assert chosen.keys() == {2, 3}
 
 
 def test_a_candidate_that_may_be_true_is_replaced_by_the_next_and_counted(
-    dictionary: Dictionary, cosines: dict[str, float]
+    store: Store, cosines: dict[str, float]
 ) -> None:
     cosines |= FALLING
     notes: dict[str, int] = {}
     true = [(1, "pulls", "person pulls door."), *GOOD, (3, "man pulls door", "man pulls door.")]
-    chosen, reasons = chosen_of(dictionary, fills("a", *true), notes=notes)
+    chosen, reasons = chosen_of(store, fills("a", *true), notes=notes)
     assert (chosen, reasons) == ({level: text for level, _, text in GOOD}, {})
     assert notes == {"candidate refused, level 1: may be true of the moment: its words are entailed": 1}
 
@@ -212,12 +219,12 @@ def test_a_verb_needs_the_valence_of_the_verb_that_it_replaces(
     ],
 )
 def test_what_the_test_splits_hold_out_is_not_shown(
-    dictionary: Dictionary, cosines: dict[str, float], label: list[str], reason: str
+    store: Store, cosines: dict[str, float], label: list[str], reason: str
 ) -> None:
     cosines |= FALLING
-    _, reasons = chosen_of(dictionary, fills("a", *GOOD), labels=(label,))
+    _, reasons = chosen_of(store, fills("a", *GOOD), labels=(label,))
     assert reasons.get("level 1", "") == reason
-    allowed, reasons = chosen_of(dictionary, fills("a", *GOOD), labels=(label,), choosing=Choosing(guard="queries"))
+    allowed, reasons = chosen_of(store, fills("a", *GOOD), labels=(label,), choosing=Choosing(guard="queries"))
     assert allowed.keys() == {1, 2, 3}, "the guard can be turned off"
 
 
@@ -234,10 +241,10 @@ def test_a_training_query_is_a_leak_only_if_the_guard_is_for_all() -> None:
     [({"man closes box.": 0.6}, {1, 2}, {"level 3"}), ({"person closes door.": 0.97}, {2, 3}, {"level 1"})],
 )
 def test_a_level_that_is_not_further_or_is_a_paraphrase_leaves_the_others(
-    dictionary: Dictionary, cosines: dict[str, float], cosine: dict[str, float], kept: set[int], rejected: set[str]
+    store: Store, cosines: dict[str, float], cosine: dict[str, float], kept: set[int], rejected: set[str]
 ) -> None:
     cosines |= FALLING | cosine
-    chosen, reasons = chosen_of(dictionary, fills("a", *GOOD))
+    chosen, reasons = chosen_of(store, fills("a", *GOOD))
     assert (chosen.keys(), reasons.keys()) == (kept, rejected)
 
 
@@ -271,47 +278,6 @@ def test_levels_of_the_same_slots_take_different_words() -> None:
     levels = ((slot(0),), (slot(0),), (slot(0), slot(1)))
     some = query(levels, l1=["a", "b"], l2=["a", "c"], l3=["a k", "c k"])
     assert set(texts_of(some, (1, 2, 3))) == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
-
-
-def test_a_fill_is_checked_only_if_one_before_is_refused() -> None:
-    checked: list[str] = []
-
-    def refusal(words: Sequence[str], text: str) -> str:
-        checked.append(text)
-        return "b is bad" if text == "b" else ""
-
-    fills = [Candidate(word, (word,), "p", "m") for word in "abacd"]
-    candidates = Candidates(fills, refusal)
-    assert [fill.text for fill in candidates.first(1)] == checked == ["a"]
-    assert candidates.first(1) == fills[:1]
-    assert checked == ["a"]
-    assert candidates.first(2) == [fills[0], fills[3]]
-    assert (checked, candidates.refusals) == (["a", "b", "c"], {"b is bad": 1})
-    assert candidates.first(9) == [fills[0], fills[3], fills[4]], "each text once"
-
-
-@pytest.mark.parametrize(
-    ("ceiling", "levels", "chain", "cosines", "encoded"),
-    [
-        (0.9, (1, 2), ["b", "b x"], [0.7, 0.6], ["a", "b", "b x"]),  # a is a paraphrase, and a x is not encoded
-        (0.3, (2,), ["c x"], [0.3], ["a", "b", "c", "a x", "b x", "c x"]),
-    ],
-)
-def test_the_first_chain_that_holds_is_chosen_and_no_text_is_encoded_for_nothing(
-    ceiling: float, levels: tuple[int, ...], chain: list[str], cosines: list[float], encoded: list[str]
-) -> None:
-    angles = {"a": 0.95, "b": 0.7, "a x": 0.5, "b x": 0.6, "c": 0.4, "c x": 0.3}
-    asked: list[str] = []
-
-    def encode(texts: Sequence[str]) -> Vectors:
-        asked.extend(texts)
-        return np.array([[angles[text], (1 - angles[text] ** 2) ** 0.5] for text in texts], dtype=np.float32)
-
-    some = query(((slot(0),), (slot(0), slot(1))), l1=["a", "b", "c"], l2=["a x", "b x", "c x"])
-    vectors = {"text": np.array([1.0, 0.0], dtype=np.float32)}
-    choice = choose([some], vectors, encode, ceiling)["q"]
-    assert [(candidate.text, cosine) for candidate, cosine in choice.values()] == list(zip(chain, cosines, strict=True))
-    assert (tuple(choice), asked) == (levels, encoded)
 
 
 # -- what reads naturally ---------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, 
     tests -= {normal_form(text) for text in training}
     spoken: defaultdict[str, set[str]] = defaultdict(set)
     for row in queries.values():
-        spoken[row["vid"]].add(stage.chooser.leakage.lemmatised(row["query"]))
+        spoken[row["vid"]].add(stage.leakage.lemmatised(row["query"]))
     found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in store.table(made).to_pylist():
         found[row["qid"]].append(row)
@@ -87,7 +87,7 @@ def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, 
         assert [row["level"] for row in rows] == [1, 2, 3]
         assert {row["negative"] for row in rows} <= training
         assert not {normal_form(row["negative"]) for row in rows} & tests
-        assert not {stage.chooser.leakage.lemmatised(row["negative"]) for row in rows} & spoken[queries[qid]["vid"]]
+        assert not {stage.leakage.lemmatised(row["negative"]) for row in rows} & spoken[queries[qid]["vid"]]
         nearness = [row["similarity"] for row in rows]
         assert 0.9 >= nearness[0] > nearness[1] > nearness[2]
         assert all({"same_video", "test_split", "ceiling", "falling"} <= set(row["checks"]) for row in rows)

@@ -12,8 +12,9 @@ import pytest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers import client as client_module
 from penumbra.tasks.negatives.providers import hosted
+from penumbra.tasks.negatives.providers.attempts import MOST_ATTEMPTS
 from penumbra.tasks.negatives.providers.client import FAILURES, OVER_BUDGET, TRANSPORT_RETRIES
-from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Question
+from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.settings import Price
 from tests.hosted import PRICE, SETTINGS, Session, asked_lines, lines_of, masked, question, questions
 from tests.protocol_server import ProtocolServer

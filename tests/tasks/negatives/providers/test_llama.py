@@ -12,13 +12,12 @@ import pytest
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives import fills as fills_module
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import with_provider
 from penumbra.tasks.negatives.language_model import SMALL_MODEL
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, TrainingText
 from penumbra.tasks.negatives.providers import llama as provider_module
 from penumbra.tasks.negatives.providers.llama import SENTENCES, LlamaProvider, example_sentences
-from penumbra.tasks.negatives.providers.settings import Llama
+from penumbra.tasks.negatives.providers.settings import Filling, Llama
 from penumbra.tasks.negatives.providers.vocabulary import Context
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.relations import edges

@@ -9,11 +9,11 @@ import pytest
 from spacy.language import Language
 
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill_part, make_provider, masked_queries
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
 from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
+from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part

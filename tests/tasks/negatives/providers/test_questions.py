@@ -8,15 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penumbra.tasks.negatives.providers import MaskedQuery
-from penumbra.tasks.negatives.providers.questions import (
-    LETTERS,
-    Question,
-    first_numbers,
-    letters,
-    parse,
-    read,
-    request_text,
-)
+from penumbra.tasks.negatives.providers.questions import LETTERS, Question, parse, read
 from tests.hosted import masked, question, question_about
 
 QUERY = masked("q", "Person opens|verb the red|adjective door|noun on|preposition it slowly.")
@@ -31,14 +23,6 @@ def test_the_text_numbers_slots_in_the_masking_order_and_keeps_the_rest_to_the_c
         "Person [1 opens: A closes B fixes] the [3 red: A green B old C wet] [2 door: A window B box] on it slowly."
     )
     assert ASKED.text(7).startswith("Person [7 opens: ")
-
-
-def test_a_request_numbers_its_slots_through() -> None:
-    some = [ASKED, question(1), ASKED]
-    assert first_numbers(some) == [1, 4, 7, 10]
-    assert list(letters(some)) == [str(number) for number in range(1, 10)]
-    assert letters(some)["3"] == ["A", "B", "C"]
-    assert [line.split(" ")[1] for line in request_text(some).splitlines()] == ["[1", "[4", "[7"]
 
 
 def test_settled_words_stand_in_the_text_with_the_capital_of_the_word_before() -> None:
