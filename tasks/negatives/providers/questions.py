@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from string import ascii_uppercase
@@ -78,8 +78,7 @@ class Question:
 
     def after(self, words: dict[int, str]) -> "Question":
         """Return the question for the slots that are still open once these words are chosen."""
-        chosen = {**self.chosen, **words}
-        return Question(self.query, self.options, self.candidate, self.offer, self.attempt + 1, chosen)
+        return replace(self, attempt=self.attempt + 1, chosen={**self.chosen, **words})
 
 
 def questions_of(lists: WordLists, queries: Sequence[MaskedQuery], candidates: int) -> list[Question]:
