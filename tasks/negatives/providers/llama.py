@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from heapq import nsmallest
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,13 +43,15 @@ from penumbra.tasks.text.relations import Tokens, edges
 
 PROMPT, MISSING_WORD = "sentence-2", "missing-word-1"
 SENTENCES = 16  # of the data set before each sentence
+MEASURED = 48  # further ones, whose log P is compared with that of filled sentences
+FEW = 16  # of them say too little
 EXAMPLES = 16  # of sentences with a missing word before such a sentence
 LONGEST = 20  # tokens that such a sentence may have
 BLANK = "___"
 MISSING = ("verb", "adjective", "adverb")  # the classes whose words are proposed as the missing word of the sentence
-BEAM = 4  # fillings of a query that are kept
+BEAM = 8  # fillings of a query that are kept
 CHILDREN = 2  # of these, the most that continue the same filling
-FIRST = 20  # words that are scored for a query's first slot
+FIRST = 40  # words that are scored for a query's first slot
 FURTHER = 3  # words that are scored for each further slot of each filling
 AHEAD = 5  # words after the slot that are read to score a word in it
 CONSIDERED = 200  # likeliest words among which these are chosen
@@ -57,14 +60,15 @@ QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
 TOTAL = 9.0  # the most that all words of a filling may cost
+LEAST = -20.0  # a filled sentence must reach it with log P plus its number of words, or else be likelier than
+LIKELIER = 0.25  # this share of the data set's sentences: of those that are neither, one in five reads naturally
 KNOWN = 1.0  # preference for a word of the dictionary
-ALIKE = 8.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
-ATTESTED = 1.0  # preference for a word that the data set has in a relation: times its log count, for each relation
-TERM = 5.0  # preference for a word that forms a term with the noun after it or the modifier before it
+ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
+ATTESTED = 0.5  # preference for a word that the data set has in a relation: times its log count, for each relation
+TERM = 3.0  # preference for a word that forms a term with the noun after it or the modifier before it
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
-EXPECTED = 0.5  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
-EXPECTED_NOUN = 0.2  # the same share for nouns, which differ from sentence to sentence anyway
-EXPECTED_MODIFIER = 0.9  # the same share for modifiers: their noun shall decide ("glass bowl", not "cake bowl")
+EXPECTED = 0.2  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
+EXPECTED_MODIFIER = 0.5  # the same share for modifiers: their noun shall decide ("glass bowl", not "cake bowl")
 RAREST = -8.0  # log P(word | the words before it) from which it is no less expected
 
 
@@ -79,8 +83,10 @@ class LlamaProvider(Provider):
     def __init__(self, training: TrainingText, filling: SharedSettings, model: str, temperature: float) -> None:
         queries = list(training.tokens)
         prompt = load_prompt(PROMPT, "sentences")
-        before = _text(prompt, sentences=example_sentences(queries, filling.seed))
+        sentences = example_sentences(queries, filling.seed)
+        before = _text(prompt, sentences=sentences[:SENTENCES])
         self.language_model = LanguageModel.load(model, before)
+        self.least = self._least(sentences[SENTENCES:])
         missing = load_prompt(MISSING_WORD, "examples")
         self.missing_word = {
             primitive: self.language_model.after(
@@ -93,14 +99,20 @@ class LlamaProvider(Provider):
         self.model, self.prompt = self.language_model.name, prompt.label
         self.temperature, self.seed = temperature, filling.seed
 
+    def _least(self, sentences: Sequence[str]) -> float:
+        """Return the least log P, plus a nat a word, of a filled sentence; `sentences` are of the data set."""
+        scores = self.language_model.log_probabilities(sentences) if len(sentences) >= FEW else []
+        values = [score + len(sentence.split()) for sentence, (score, _) in zip(sentences, scores, strict=False)]
+        return min(LEAST, float(np.nanquantile(values, LIKELIER))) if values else -inf
+
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield the distinct fills of each level, the best ones first: at most four for each level."""
+        """Yield the distinct fills of each level, the best ones first: at most eight for each level."""
         chains = [chain for query in queries for chain in query.chains()]
         for start in range(0, len(chains), QUERIES):
             beams = [Beam(chain, self.vocabulary, self.context) for chain in chains[start : start + QUERIES]]
-            lengths = map(len, self.language_model.tokens([beam.text({}) for beam in beams]))
-            for beam, length in zip(beams, lengths, strict=True):
-                beam.begin(is_readable=length < self.language_model.longest)
+            scores = self.language_model.log_probabilities([beam.text({}) for beam in beams])
+            for beam, (score, _) in zip(beams, scores, strict=True):
+                beam.begin(score, self.least)
             report = counting("slots", sum(len(beam.turns) for beam in beams))
             for turn in range(max((len(beam.turns) for beam in beams), default=0)):
                 open_beams = [beam for beam in beams if turn < len(beam.turns)]
@@ -166,9 +178,9 @@ def _digest(text: str) -> bytes:
 
 
 def example_sentences(queries: Iterable[Tokens], seed: int) -> list[str]:
-    """Return some different sentences that are not long, drawn by their digests."""
+    """Return some different sentences that are not long, drawn by their digests: examples, then those to measure."""
     texts = {render(list(tokens), {}) for tokens in queries if len(tokens) <= LONGEST}  # type: ignore[arg-type]
-    return nsmallest(SENTENCES, sorted(texts), key=lambda text: _digest(f"{seed} {text}"))
+    return nsmallest(SENTENCES + MEASURED, sorted(texts), key=lambda text: _digest(f"{seed} {text}"))
 
 
 def missing_words(queries: Iterable[Tokens], primitive: str, seed: int) -> list[str]:
@@ -240,10 +252,14 @@ class Beam:
                 self.turns += [Turn(level, slot, slot is new[-1]) for slot in new]
                 filled.update(slot.token for slot in slots)
 
-    def begin(self, *, is_readable: bool) -> None:
-        """Begin with the query itself, or give up a query that is too long for the model."""
+    def begin(self, score: float, least: float) -> None:
+        """Begin with the query itself and its log P, or give up a query that is too long for the model (NaN).
+
+        `least` is the least log P of a filled sentence, plus a nat a word.
+        """
         self.states = [State()]
-        if self.turns and not is_readable:
+        self.least = least - score - len(self.text({}).split())
+        if self.turns and isnan(score):
             self._give_up(0, "the sentence is too long for the model")
 
     def text(self, words: Mapping[int, str]) -> str:
@@ -305,7 +321,7 @@ class Beam:
         if turn and (slot.is_subject or not false):
             false += entailed[:count]
         places = false[index::number]
-        share = EXPECTED_NOUN if is_noun else EXPECTED
+        share = 0.0 if is_noun else EXPECTED  # nouns differ from sentence to sentence anyway
         share = EXPECTED_MODIFIER if self.query.tokens[slot.token]["dep"] in MODIFIERS else share
         return {
             words.texts[at]: float(KNOWN * words.known[at] + fits[at] + term[at] - share * max(expected[at], RAREST))
@@ -315,13 +331,13 @@ class Beam:
     def children(self, state: State, turn: int, words: Mapping[str, float], changes: Scores) -> list[State]:
         """Return the filling with each of these words in a turn's slot, but for those that cost too much.
 
-        A subject may cost anything, as few words can be one.
+        A subject may cost more than other words, as few words can be one.
         """
         slot = self.turns[turn].slot
         return [
             State(state.words | {slot.token: word}, state.finished, score, state.preference + preference, id(state))
             for (word, preference), score in zip(words.items(), (state.score + changes).tolist(), strict=True)
-            if slot.is_subject or score >= max(state.score - COST, -TOTAL)
+            if score >= (self.least if slot.is_subject else max(state.score - COST, -TOTAL, self.least))
         ]
 
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:

@@ -49,7 +49,7 @@ class Llama(ProviderSettings):
 
     provider: ClassVar[str] = "llama"
     about: ClassVar[str] = "a language model on this machine, no key and no network"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     model: str = Field(
         SMALL_MODEL,
@@ -231,7 +231,7 @@ class Filling(Parameters):
         16,
         ge=1,
         le=64,
-        description="Candidates for each query and level from corpus and from random; llama gives six or fewer.",
+        description="Candidates for each query and level from corpus and from random; llama gives eight or fewer.",
     )
     asked_candidates: int = Field(
         1, ge=1, le=16, description="Candidates for each query and level from a hosted model."

@@ -16,7 +16,7 @@ from penumbra.tasks.negatives.fills import with_provider
 from penumbra.tasks.negatives.language_model import SMALL_MODEL
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, TrainingText
 from penumbra.tasks.negatives.providers import llama as provider_module
-from penumbra.tasks.negatives.providers.llama import SENTENCES, LlamaProvider, example_sentences
+from penumbra.tasks.negatives.providers.llama import MEASURED, SENTENCES, LlamaProvider, example_sentences
 from penumbra.tasks.negatives.providers.settings import Filling, Llama
 from penumbra.tasks.negatives.providers.vocabulary import Context
 from penumbra.tasks.text.dictionary import Dictionary
@@ -165,7 +165,7 @@ def test_example_sentences_depend_on_the_seed_alone() -> None:
     texts = [[{"text": f"person opens door {i}", "space_after": False}] for i in range(40)]
     chosen = example_sentences(texts, 1)
     assert chosen == example_sentences(texts[::-1] + texts, 1)
-    assert len(chosen) == SENTENCES
+    assert len(chosen) == len(texts) <= SENTENCES + MEASURED
     assert chosen != example_sentences(texts, 2)
 
 
@@ -261,3 +261,16 @@ def test_the_small_model_fills_a_sentence_naturally_and_falsely() -> None:
     words = [fill.words for fill in real.fill([query], 16) if fill.level == 1]
     assert words
     assert not {"opens", "unlocks"} & {word for (word,) in words}
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_sentence_less_likely_than_most_of_the_data_set_is_left_out() -> None:
+    objects = ("door", "window", "box", "bag", "book", "drawer", "laptop", "fridge")
+    texts = [f"a person {verb} the {noun}." for noun in objects for verb in ("opens", "closes", "holds", "takes")]
+    training = [masked("q", text).tokens for text in texts]
+    real = LlamaProvider(TrainingText(dictionary(), training), Filling(), SMALL_MODEL, 0.0)
+    likely = masked("likely", "a person opens|verb the cupboard.")
+    odd = masked("odd", "gravel opens|verb seven of loud it")
+    fills = {fill.qid: fill for fill in real.fill([likely, odd], 16) if fill.level == 1}
+    assert fills["likely"].words
+    assert fills["odd"].problem == "no other word for 'opens' reads naturally"
