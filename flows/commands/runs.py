@@ -33,7 +33,11 @@ def list_runs(dataset: OfDataset = None) -> None:
     for run in trained:
         names = " ".join([run.run, *(f"@{pin.name}" for pin in pins if pin.artifact == run.metrics)])
         when = f"{run.finished:%F %H:%M}" if run.finished else f"not: epoch {run.epoch} of {run.epochs or '?'}"
-        figures = ("\n".join(column) for column in zip(*run.lines(), strict=True))
+        splits, lines = run.figures or {"damaged" if run.damaged else "–": {}}, []
+        for split, row in splits.items():
+            marked = f"{split} {BELOW}" if split in run.below else split
+            lines.append((marked, *(f"{row[name]:.2f}" if name in row else "–" for name in SHOWN)))
+        figures = ("\n".join(column) for column in zip(*lines, strict=True))
         rows.append(
             (names, run.metrics.dataset, run.model, run.negatives or "–", when, *figures, f"{run.size / 1e6:,.1f}")
         )

@@ -6,7 +6,6 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from pydantic import Field, ValidationError
 
@@ -19,16 +18,9 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.simulated import remark_on
-from penumbra.tasks.grounding.evaluation.compare import (
-    SplitScores,
-    over_seeds,
-    paired_bootstrap,
-    scores_by_split,
-    seeds_differ,
-    too_few,
-)
+from penumbra.tasks.grounding.evaluation.compare import over_seeds
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
-from penumbra.tasks.grounding.evaluation.rejection import ERROR, OF_KINDS, label
+from penumbra.tasks.grounding.evaluation.rejection import OF_KINDS, label
 from penumbra.tasks.grounding.report import EvaluatedRun
 from penumbra.tasks.grounding.runs import ALL, CONSTANT
 from penumbra.tasks.grounding.training.presets import DEFAULT, Settings, explicitly_set, layered, preset_named, presets
@@ -46,7 +38,6 @@ GROUPS = {*NEGATIVES, *FEATURES, *TRAINING}
 STAGE, TABLE = "ablation", "_table.md"
 METRICS = ("R1@0.5", "R1@0.7", "mIoU")  # that a grid shows by default
 Rows = list[dict[str, Any]]
-Marks = dict[tuple[str, str], str]  # by split and metric
 
 
 # -- grids -------------------------------------------------------------------------------------------------------------
@@ -188,7 +179,6 @@ COSTS = {  # title, factor, digits
     "training seconds": ("training, s", 1.0, 1),
     "milliseconds a query": ("inference, ms a query", 1.0, 2),
 }
-BETTER, WORSE = "↑", "↓"
 
 
 @dataclass(frozen=True)
@@ -225,32 +215,6 @@ class SeededRun:
         return constant + figures
 
 
-def mean_scores(runs: Sequence[SeededRun]) -> dict[str, SplitScores]:
-    """Return the scores of each split's queries, as means over the seeds of a row."""
-    by_seed, means = [scores_by_split(seeded.run.predictions) for seeded in runs], dict[str, SplitScores]()
-    for split in dict.fromkeys(split for scores in by_seed for split in scores):
-        several = [scores[split] for scores in by_seed if split in scores]
-        if len({it.qids for it in several}) == 1:
-            names = [name for name in several[0].scores if all(name in it.shared(several[0]) for it in several)]
-            mean = {name: np.mean([it.scores[name] for it in several], axis=0) for name in names}
-            means[split] = SplitScores(several[0].qids, several[0].videos, mean, several[0].asked)
-    return means
-
-
-def marks_of(first: Mapping[str, SplitScores], other: Mapping[str, SplitScores]) -> Marks:
-    """Return which of two rows has more of a metric where the paired bootstrap's 95 % interval excludes zero."""
-    marks: Marks = {}
-    for split, after in other.items():
-        before = first.get(split)
-        if not before or before.qids != after.qids:
-            continue
-        for metric in before.shared(after):
-            difference = paired_bootstrap(before.scores[metric], after.scores[metric], after.videos)
-            if difference.differs:
-                marks[split, metric] = BETTER if (difference.low > 0) != (metric == ERROR) else WORSE
-    return marks
-
-
 @dataclass
 class Results:
     """The results of a grid's rows so far, in the table's order."""
@@ -261,8 +225,6 @@ class Results:
     failures: dict[str, str] = field(default_factory=dict)
     figures: Rows = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
-    marks: dict[str, Marks] = field(default_factory=dict)
-    _first: dict[str, SplitScores] = field(default_factory=dict)
 
     def add(self, label: str, runs: Sequence[SeededRun]) -> None:
         """Add a row's runs, which are fewer than the seeds if some failed."""
@@ -270,19 +232,13 @@ class Results:
         for seeded in runs:
             self.figures += seeded.figures(with_constant=not self.runs)  # the constant window is the same for all rows
             self.runs.append(seeded)
-        scores = mean_scores(runs)
-        self._first = self._first if len(self.labels) > 1 else scores
-        for place, mark in marks_of(self._first, scores).items():
-            first, other = (self._values(name, *place) for name in (self.labels[0], label))
-            if min(len(first), len(other)) < 2 or seeds_differ(first, other):  # a single seed does not object
-                self.marks.setdefault(label, {})[place] = mark
 
     def _values(self, *place: str) -> list[float]:
         """Return the figures of a row, split and metric."""
         return [row["value"] for row in self.figures if (row["row"], row["split"], row["metric"]) == place]
 
     def table(self) -> str:
-        """Return the table: means over seeds, half of their 95 % intervals, and differences from the first row."""
+        """Return the table: means over seeds, and half of their 95 % intervals."""
         judged = dict.fromkeys(row["split"] for row in self.figures if row["metric"] == self.grid.metrics[0])
         splits = sorted(judged, key=lambda split: [*SPLITS, split].index(split))
         known, metrics = dict.fromkeys(row["metric"] for row in self.figures), list[str]()
@@ -306,12 +262,11 @@ class Results:
         return "\n\n".join([*tables, *self._remarks()])
 
     def _cell(self, label: str, split: str, metric: str) -> str:
-        values, mark = self._values(label, split, metric), self.marks.get(label, {}).get((split, metric), "")
+        values = self._values(label, split, metric)
         if not values:
             return "–"
         mean, half = over_seeds(values)
-        interval = f" ± {half:.2f}" if len(values) > 1 else ""
-        return f"{mean:.2f}{interval} {mark}".strip()
+        return f"{mean:.2f} ± {half:.2f}" if len(values) > 1 else f"{mean:.2f}"
 
     def _cost(self, label: str, metric: str) -> str:
         values, (_, scale, digits) = self._values(label, WHOLE, metric), COSTS[metric]
@@ -321,13 +276,6 @@ class Results:
         remarks = remark_on(Store().manifest(self.runs[0].run.metrics).parents) if self.runs else []
         if self.seeds > 1:
             remarks.append(f"Mean over {self.seeds} seeds ± half of its 95 % interval (Student's t).")
-        if len(self.labels) > 1:
-            remarks.append(
-                f"{BETTER} {WORSE}: better or worse than {self.labels[0]!r}: the 95 % interval of a paired bootstrap "
-                "over the videos, with means over seeds as scores, excludes zero, and so does Welch's over the seeds."
-            )
-            few = too_few({split: len(set(scores.videos)) for split, scores in self._first.items()})
-            remarks += [f"No marks where there are few videos: {few}."] if few else []
         return remarks + [f"**Failed**: {plain(label)}: {plain(reason)}" for label, reason in self.failures.items()]
 
 

@@ -131,17 +131,6 @@ class Run:
         figures = {f"{split} {name}": it for split, row in self.figures.items() for name, it in row.items()}
         return {name: own[name] if name in own else getattr(self, name) for name in COLUMNS} | figures
 
-    def lines(self) -> list[tuple[str, ...]]:
-        """Return the metrics that tables show: a line for each split, at least one."""
-        figures = self.figures or {"damaged" if self.damaged else "–": {}}
-        return [
-            (
-                f"{split} {BELOW}" if split in self.below else split,
-                *(f"{row[name]:.2f}" if name in row else "–" for name in SHOWN),
-            )
-            for split, row in figures.items()
-        ]
-
     def files(self) -> dict[str, int]:
         """Return the size of each of its files in bytes."""
         files = Store().files

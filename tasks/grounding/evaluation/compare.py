@@ -30,11 +30,6 @@ class Difference:
     p: float
     videos: int
 
-    @property
-    def differs(self) -> bool:
-        """Whether there are enough videos for the interval, and it excludes zero."""
-        return self.videos >= FEWEST and (self.low > 0 or self.high < 0)
-
     def cells(self) -> tuple[str, str, str]:
         """Return difference, interval and `p` for people; the resamples can't distinguish a smaller `p` from 0."""
         if self.videos < FEWEST:
@@ -75,17 +70,6 @@ def over_seeds(values: Sequence[float]) -> tuple[float, float]:
         return float(values[0]), float("inf")
     spread = float(np.std(values, ddof=1)) / len(values) ** 0.5
     return float(np.mean(values)), float(t.ppf(0.975, len(values) - 1)) * spread
-
-
-def seeds_differ(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether a figure differs between two sets of seeds: Welch's 95 % interval excludes zero.
-
-    A bootstrap over videos takes the trained models as given, so that a lucky seed looks like a better method.
-    """
-    from scipy.stats import ttest_ind
-
-    interval = ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
-    return bool(interval.low > 0 or interval.high < 0)
 
 
 @dataclass(frozen=True)
