@@ -1,8 +1,8 @@
 """Read negatives from a file of any origin, row by row: JSON lines, CSV or TSV, Parquet, or a folder of Parquet files.
 
 A row is one of SHINE's release (`qid`, `query`, `recomposed_queries`), or one negative (`qid`, `level`, `negative`,
-`query`), as `penumbra export` writes it. A row that is no negative is an entry with a fault; a line that can't be read,
-and a file without any negative, are errors.
+`query`), as `penumbra export` writes it. A row that is no negative is an entry with a fault; a line of a table that
+can't be read, and a file without any negative, are errors.
 """
 
 import re
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.data.dataset import json_object
 from penumbra.tasks.data.rows import clean_text, is_text
 from penumbra.tasks.data.tables import READERS, Row, parquet_rows
 
@@ -62,10 +63,10 @@ def check_file(path: Path) -> None:
         raise NegativesError(f"{path} is no file, and no folder of Parquet files: name one with --param file=…")
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the number of each row from 1 (of a table its last line) and the row.
+def rows_of(path: Path) -> Iterator[tuple[int, Row | None]]:
+    """Yield the number of each row from 1 (of a table its last line), and the row or, for a line that is none, None.
 
-    Raises `NegativesError` that names the first line that can't be read.
+    Raises `NegativesError` that names the first line of a table that can't be read.
     """
     suffix = path.suffix.lower()
     try:
@@ -74,14 +75,20 @@ def rows_of(path: Path) -> Iterator[tuple[int, Row]]:
         elif suffix in (".csv", ".tsv"):
             for number, row in READERS[suffix](path):
                 yield number, {name: not_inert(cell) for name, cell in row.items()}
+        elif suffix == ".parquet":
+            yield from READERS[suffix](path)
         else:
-            yield from READERS.get(suffix, READERS[".jsonl"])(path)
+            with path.open("rb") as lines:
+                yield from ((number, json_object(line)) for number, line in enumerate(lines, 1) if line.strip())
     except (OSError, ValueError) as error:
         raise NegativesError(f"{path} can't be read ({error}): {FORMS}") from None
 
 
-def _entries(number: int, row: Row) -> Iterator[Entry]:
+def _entries(number: int, row: Row | None) -> Iterator[Entry]:
     """Yield the negatives of a row, or its fault."""
+    if row is None:
+        yield Entry(f"line {number}", fault="line is no JSON object")
+        return
     several, fault = row.get(SHINE), ""
     if not all(is_text(value) for value in row.values() if isinstance(value, str)):
         fault = "row is no valid Unicode text"

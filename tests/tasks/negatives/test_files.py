@@ -65,12 +65,18 @@ def test_what_is_no_level_is_none_and_is_shown_as_it_stands(tmp_path: Path, leve
     assert entry.value == f"level {str(level)[:20]}, line 1: a person sits."
 
 
+def test_a_line_that_is_no_json_is_refused_alone(tmp_path: Path) -> None:
+    lines = [json.dumps(ONE), json.dumps(ONE)[:20], json.dumps([ONE])]
+    entries = read_entries(written(tmp_path, "\n".join(lines)))
+    assert [entry.fault for entry in entries] == ["", *["line is no JSON object"] * 2]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
         ("a.jsonl", b"", "is no file of negatives .it is empty"),
         ("a.jsonl", json.dumps(SHINE).encode() + b"\n\xff", "can't be read .*utf-8.*: give SHINE's"),
-        ("a.jsonl", json.dumps([SHINE]).encode(), "can't be read .line 1 is no JSON object"),
+        ("a.jsonl", json.dumps([SHINE]).encode(), "is no file of negatives .line 1: line is no JSON object"),
         ("a.csv", b"q;level;negative\nq;1;a person sits.\n", f"is no file of negatives .line 2: {LACKS}"),
         ("a.csv", b"qid,level,negative\nq,1,x\nq,3\n", "can't be read .line 3 has 2 fields, and the header 3"),
         ("a.csv", b'qid,level,negative\nq,1,x\nq,2,"a man\nq,3,y\n', "can't be read .line 4: unexpected end of data"),
