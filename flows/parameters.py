@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import PydanticUndefined, to_json
 
 from penumbra.artifacts.errors import PenumbraError
@@ -24,15 +24,23 @@ from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.markdown import truncated
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
-from penumbra.tasks.parameter_group import merge
+from penumbra.tasks.parameter_group import Parameters, merge
 
 if TYPE_CHECKING:
     from prefect import Flow
 
 OWN_FILE = "penumbra.yaml"
 WIDTH, INDENT = 80, " " * 6  # of the help
+LONGEST, DEEPEST = 100_000, 20  # characters of a file of parameters; lists and groups within each other
 WORDS = {"": None, "~": None, "True": True, "False": False}  # of YAML; JSON has the others
 MARKS = (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)
+STARTS = (
+    yaml.BlockMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.FlowSequenceStartToken,
+)
+ENDS = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
 
 
 class Parameter(NamedTuple):
@@ -161,15 +169,22 @@ def validated(flow: "Flow[..., Any]", parameters: Mapping[str, Any]) -> dict[str
         name: (it.annotation, ... if it.default is it.empty else it.default) for name, it in signature
     }
     try:
-        return dict(create_model(flow.name, __config__=ConfigDict(extra="forbid"), **fields)(**parameters))
+        return dict(create_model(flow.name, __base__=Parameters, **fields)(**parameters))
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_input=False)
+        faults = error.errors(include_url=False)
     known = {it.path: it for it in parameters_of(flow)}
     models = {name for it in known.values() for name in it.models}
     lines = []
     for fault in faults:
-        line = f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
-        if fault["type"] == "extra_forbidden":
+        at = ".".join(map(str, fault["loc"]))
+        line = f"{at}: {fault['msg'].removeprefix('Value error, ')}"
+        tuple_of = known.get(at if at in known else at.rpartition(".")[0])
+        if tuple_of and tuple_of.type.startswith("[float, f") and fault["type"] != "value_error":
+            numbers = tuple_of.type.count("float")
+            line = f"{tuple_of.path}: it takes {numbers} numbers, as in {tuple_of.path}={tuple_of.default}"
+        elif f"{at}.name" in known and isinstance(fault["input"], str):
+            line = f"{at} is a group of parameters: type {at}.name={fault['input']}"
+        elif fault["type"] == "extra_forbidden":
             path = ".".join(str(part) for part in fault["loc"] if part not in models)
             of_others = known[path].models if path in known else ()
             line += f"; it is of model.name={' or '.join(of_others)}" if of_others else f": {_nearest(path, [*known])}"
@@ -236,7 +251,8 @@ def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
 
 def _read(file: Path, label: str) -> Any:
     try:
-        return read_value(file.read_text(encoding="utf-8")) or {}
+        with file.open(encoding="utf-8") as stream:  # a pipe may have no end
+            return read_value(stream.read(LONGEST + 1)) or {}
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
         raise ParameterError(f"{label} can't be read ({error}): name a YAML file of parameters") from None
 
@@ -265,9 +281,16 @@ _Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
 
 def read_value(text: str) -> Any:
     """Return the value of YAML text of unknown origin; raise `ValueError` with one line if it is none."""
+    if len(text) > LONGEST:
+        raise ValueError(f"it has more than {LONGEST:,} characters")
+    depth = 0
     try:
-        if any(isinstance(token, MARKS) for token in yaml.scan(text)):  # which might grow without bounds
-            raise ValueError("tags, anchors and aliases are refused: text with & * or ! needs quotes")
+        for token in yaml.scan(text):
+            if isinstance(token, MARKS):  # which might grow without bounds
+                raise ValueError("tags, anchors and aliases are refused: text with & * or ! needs quotes")
+            depth += isinstance(token, STARTS) - isinstance(token, ENDS)
+            if depth > DEEPEST:
+                raise ValueError(f"it has more than {DEEPEST} lists and groups within each other")
         return yaml.load(text, _Loader)  # noqa: S506 (it makes nothing but JSON's values)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from None

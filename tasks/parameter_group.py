@@ -1,9 +1,9 @@
 """The base class of the flows' parameter groups. It does not import Prefect, which takes seconds."""
 
 import json
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,24 @@ def _adapt_to_forms(schema: dict[str, Any]) -> None:
             item["enum"] = [True, False]
 
 
+def _is_open_list(annotation: Any) -> bool:
+    """Return whether a type is a list of any length; `[float, float, float]` is not, nor `int | [int, …]`."""
+    origin = get_origin(annotation)
+    return origin is list or (origin is tuple and get_args(annotation)[-1] is ...)
+
+
 class Parameters(BaseModel):
-    """Base class of a group of parameters. An unknown name is an error."""
+    """Base class of a group of parameters. An unknown name is an error; a single value is also a list of one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_adapt_to_forms)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_of_one(cls, values: Any) -> Any:
+        """Take `providers=openai` as `[openai]`."""
+        if not isinstance(values, dict):
+            return values
+        lists = {name for name, field in cls.model_fields.items() if _is_open_list(field.annotation)}
+        return {
+            name: [it] if name in lists and isinstance(it, str | int | float) else it for name, it in values.items()
+        }

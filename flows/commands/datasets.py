@@ -1,5 +1,6 @@
 """`penumbra init`, `penumbra check` and `penumbra fetch`: data sets of one's own, and public ones."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,10 @@ from penumbra.flows.console import print_line, print_table
 if TYPE_CHECKING:
     from penumbra.tasks.data.dataset import Dataset
     from penumbra.tasks.data.queries import Label, OwnQuery
+    from penumbra.tasks.data.rows import Split
 
 LISTED = 200  # characters of the merged rows' places
+PARSED, LONGEST_QUERY = 1000, 80  # queries that are read for verbs; characters shown of one
 
 
 def init(
@@ -139,9 +142,31 @@ def print_check(dataset: "Dataset") -> None:
         print_table(("rejected", "rows", "the first"), rows)
     for note in (*(f"{change}: {counted(count, 'row')}" for change, count in checked.changed.items()), *checked.notes):
         print_line(f"note: {note}")
+    _print_queries_without_verb(checked.splits)
     if not any(split.usable for split in checked.splits if split.name == "train"):
         print_line("No training query can be used: correct the rows as the table of rejected rows says.")
         raise typer.Exit(1)
+
+
+def _print_queries_without_verb(splits: "Sequence[Split]") -> None:
+    """Print in how many queries the shipped tagger finds no verb, and the first ones; read a sample of many queries."""
+    from penumbra.artifacts.locations import PROJECT
+    from penumbra.artifacts.markdown import truncated
+
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # spaCy would spend a second on its import
+    import spacy
+
+    if sys.modules["torch"] is None:
+        del sys.modules["torch"]
+    queries = [query for split in splits for query in split.queries.values()]
+    sample = queries[:: max(1, -(-len(queries) // PARSED))]
+    nlp = spacy.load(PROJECT / "models" / "tagger", exclude=["tagger", "parser", "lemmatizer"])
+    docs = nlp.pipe(query for _, query in sample)
+    found = [row for row, doc in zip(sample, docs, strict=True) if not {"VERB", "AUX"} & {word.pos_ for word in doc}]
+    if found:
+        of = f"{len(queries):,} different queries" + f", of which {len(sample):,} were read" * (sample != queries)
+        first = "; ".join(f"{place}: {truncated(query, LONGEST_QUERY)!r}" for place, query in found[:3])
+        print_line(f"note: no verb is found in {len(found):,} of {of}: {first}")
 
 
 def fetch(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg or activitynet-cg")]) -> None:

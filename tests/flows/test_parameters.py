@@ -1,6 +1,7 @@
 """Parameters from deployments, files and the command line, their help, and messages about wrong ones."""
 
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.commands import app
 from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.flows.local_run import prepare
-from penumbra.flows.parameters import deployment_parameters, parameters_of, parse_parameters, resolve_parameter_paths
+from penumbra.flows.parameters import (
+    deployment_parameters,
+    parameters_in,
+    parameters_of,
+    parse_parameters,
+    resolve_parameter_paths,
+)
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import Dataset
@@ -134,7 +141,6 @@ def test_a_name_is_looked_up_in_the_model_of_the_run() -> None:
         ("train-grounding", "model.name=bert", "'bert' found using 'name' does not match any of the expected tags"),
         ("full-pipeline", "features.texts.encode=x", "did you mean features.texts.encoder?"),
         ("build-negatives", "masking.ratios=[0.5,0.2,0.9]", "masking: ratios (0.5, 0.2, 0.9) must rise"),
-        ("build-negatives", "masking.ratios=0.2", "masking.ratios: Input should be a valid tuple"),
         (
             "build-negatives",
             "masking=0.2",
@@ -266,3 +272,29 @@ def test_few_training_queries_are_given_a_small_model_unless_one_is_named(
     is_small = preset == "small"
     assert is_small == (f"{number} training queries are fewer than {FEW}" in caplog.text)
     assert settings.training.epochs == (60 if is_small else 200)
+
+
+def test_a_single_value_is_a_list_of_one(store: Store) -> None:
+    _, _, values = prepare("build-negatives", "scenes", parse_parameters(["filling.providers=random"]))
+    assert list(values["filling"].providers) == ["random"]
+
+
+@pytest.mark.parametrize(
+    ("flow", "pair", "message"),
+    [
+        ("build-negatives", "masking.ratios=0.2", "it takes 3 numbers, as in masking.ratios=[0.25,0.5,0.75]"),
+        ("build-negatives", "masking.ratios=[0.2,0.3]", "it takes 3 numbers"),
+        ("train-grounding", "model=mmn", "type model.name=mmn"),
+    ],
+)
+def test_a_value_of_a_wrong_form_is_told_the_right_one(store: Store, flow: str, pair: str, message: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(message)):
+        prepare(flow, "scenes", parse_parameters([pair]))
+
+
+def test_files_are_read_up_to_a_length_and_a_depth(tmp_path: Path) -> None:
+    (deep := tmp_path / "deep.yaml").write_text("a: " + "[" * 90_000)
+    with pytest.raises(ParameterError, match="more than 20 lists"):
+        parameters_in(deep)
+    with pytest.raises(ParameterError, match="more than 100,000 characters"):
+        parameters_in(Path("/dev/zero"))

@@ -80,6 +80,15 @@ def test_check_shows_an_example_of_each_rejection(tmp_path: Path) -> None:
     assert "also in train: 1 video of test" in output
 
 
+def test_check_counts_sentences_without_a_verb(tmp_path: Path) -> None:
+    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
+    assert "verb" not in run("check", "mine").output
+    fragments = [{**ROWS[0], "text": "a red \u202ecar."}, {**ROWS[3], "text": "the kitchen"}]
+    assert run("init", "mine", "--from", table(tmp_path, [*ROWS, *fragments]), "--force").exit_code == 0
+    [line] = [line for line in run("check", "mine").output.splitlines() if "verb" in line]
+    assert line.startswith("note: no verb is found in 2 of 6 different queries: own.csv:7: 'the kitchen'; own.csv:6: ")
+
+
 @pytest.mark.parametrize("novel", [[], ["--novel"]])
 def test_init_accounts_for_every_row_of_a_dirty_table(tmp_path: Path, novel: list[str]) -> None:
     dirty = [
