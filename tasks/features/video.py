@@ -37,6 +37,7 @@ from penumbra.tasks.stage import Parameters, Stage, logger, require_made
 
 STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
+AHEAD = 128  # videos encoded before they are taken: bounds the memory where one video takes long
 MIN_SHARE = 0.9  # of the annotated duration
 LARGEST_BYTE = 127
 PATCH_INTERVAL = 4.0  # seconds between two frames whose patches are kept
@@ -139,24 +140,27 @@ class VideoFeatures(VideoStage):
         return encoder
 
     def parts(self) -> Iterator[Callable[[], Part]]:
-        """Yield the work of each part; the videos of all missing parts are encoded ahead of it."""
+        """Yield the work of each part; some videos of the missing parts are encoded ahead of it."""
         store = Store()
         missing = [vid for i, chunk in enumerate(self.pieces) if not store.record(self.artifact, i) for vid in chunk]
-        with self._encoding(missing) as encoded:
+        with self._encoding(missing) as take:
             for vids in self.pieces:
-                yield partial(self._part, vids, encoded)
+                yield partial(self._part, vids, take)
 
     def part(self, piece: list[str]) -> Part:
         """Make one part in a worker of a cluster."""
-        with self._encoding(piece) as encoded:
-            return self._part(piece, encoded)
+        with self._encoding(piece) as take:
+            return self._part(piece, take)
 
     @contextmanager
-    def _encoding(self, vids: Iterable[str]) -> Iterator[dict[str, Future[EncodedVideo]]]:
-        """Decode and encode the videos in several threads, in order; yield those that have a file."""
+    def _encoding(self, vids: Iterable[str]) -> Iterator[Callable[[str], EncodedVideo | None]]:
+        """Decode and encode the videos in several threads, in order, and at most `AHEAD` before they are taken.
+
+        Yields the function that takes a video: None if it has no file.
+        """
         files = {vid: file for vid in vids if (file := self.files.find(vid))}
         if not files:
-            yield {}
+            yield lambda vid: None
             return
         import torch
 
@@ -174,17 +178,28 @@ class VideoFeatures(VideoStage):
         decoders = [Decoder(self.interval / encoder.frames, encoder.processing.resizing) for _ in range(number)]
         threads = encoder_threads(encoder, number)
         with fast_cpu_matmul(encoder.device), decode_in_threads(threads, decoders) as submit:
-            yield {vid: submit(partial(encode, file)) for vid, file in files.items()}
+            submitted = dict[str, Future[EncodedVideo]]()
+            waiting = iter(files.items())
 
-    def _part(self, vids: list[str], encoded: dict[str, Future[EncodedVideo]]) -> Part:
+            def take(vid: str) -> EncodedVideo | None:
+                if vid not in files:
+                    return None
+                for later, file in waiting:
+                    submitted[later] = submit(partial(encode, file))
+                    if vid in submitted and len(submitted) >= AHEAD:
+                        break
+                return submitted.pop(vid).result()  # its memory is released with the part
+
+            yield take
+
+    def _part(self, vids: list[str], take: Callable[[str], EncodedVideo | None]) -> Part:
         """Make one part: the table of the videos that have features; the others are rejected."""
         rows, rejected, notes = [], [], Counter[str]()
         for vid in vids:
-            if vid in encoded:
-                video = encoded.pop(vid).result()  # its memory is released with the part
-            elif vid in self.files.outside:
+            video = take(vid)
+            if video is None and vid in self.files.outside:
                 video = EncodedVideo(reason="link leads out of the folder", value="name its target with videos.folder")
-            else:
+            elif video is None:
                 video = EncodedVideo(reason="no video file")
             features, summary, annotated = video.features, video.summary, self.durations[vid]
             missing, is_short = annotated - summary.duration, summary.duration < MIN_SHARE * annotated - self.interval
