@@ -8,13 +8,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from penumbra.artifacts.charts import Drawing, Line, Panel, panels
 from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.manifest import Artifact, flat
 from penumbra.artifacts.markdown import plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.simulated import remark_on
-from penumbra.tasks.grounding.evaluation.figures import tables_of
+from penumbra.tasks.grounding.evaluation.figures import judged_split, tables_of
+from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, recall_against_rejection
+from penumbra.tasks.grounding.metrics import compared_scores
 from penumbra.tasks.grounding.runs import ALL, below_constant, below_in_words, run_folder
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.stage import name_of
@@ -110,6 +115,27 @@ def evaluation_document(run: EvaluatedRun) -> Document:
             by_split.setdefault(row["split"], {})[row["metric"]] = row["value"]
     splits = [f"{words} on {split}" for split, row in by_split.items() if (words := figures_in_words(row))]
     tables = [Table(*table) for table in tables_of(figures)]
-    sections = [Section("Results", [RESULTS, FALSE], tables), *trained.sections]
+    sections = [Section("Results", [RESULTS, FALSE], tables, rejection_drawings(run.predictions)), *trained.sections]
     below = below_in_words("warning", below_constant(figures))
     return Document(trained.title, trained.lead, sections, "; ".join(filter(None, [*splits, below])))
+
+
+def rejection_drawings(predictions: Artifact) -> list[Drawing]:
+    """Return a picture of recall against rejection, a panel for each split; none if nothing false was asked."""
+    store, several = Store(), list[Panel]()
+    manifest, rows = store.manifest(predictions), list(store.rows(predictions))
+    [annotated] = [it for it in manifest.parents if it.stage == "annotations"]
+    annotations = {row["qid"]: row for row in store.rows(annotated)}
+    for split, sentences in asked_by_split(predictions)[0].items():
+        own = [row for row in rows if row["split"] == split]
+        judged = judged_split(own, annotations, manifest.parameters["ranking"].get("truth_ends"))
+        hits = dict(zip(judged.windows.qids, compared_scores(judged)["R1@0.5"].tolist(), strict=True))
+        lines = []
+        for style, kind in enumerate(sorted({row["kind"] for row in sentences})):
+            of = [row for row in sentences if row["kind"] == kind and row["qid"] in hits]
+            true = np.array([judged.predictions[row["qid"]]["existence"] for row in of])
+            found, false = np.array([hits[row["qid"]] for row in of]), np.array([row["existence"] for row in of])
+            lines += [Line(kind, recall_against_rejection(found, true, false), style)] if of else []
+        several += [Panel(f"{split}: R1@0.5, %", lines, 0, 100, "% of false sentences rejected")] if lines else []
+    title = "Recall against rejection: a true sentence that is rejected is a miss"
+    return [panels(title, several, columns=2, height=230, legend=True)] if several else []

@@ -50,6 +50,7 @@ OF_TEXT, REJECTED, GROUP, SENTENCES = "AUROC of the text alone", "rejected", "gr
 ACCURACY, ERROR = "rejection accuracy", "calibration error"
 OF_KINDS = (AREA, OF_TEXT, REJECTED, GROUP, SENTENCES)
 BINS = 10  # of existence
+STEPS = 50  # of a curve
 Rows = list[dict[str, Any]]
 Scores = dict[tuple[str, str], Floats]  # [N], NaN for a query without such a sentence, by subset and metric
 
@@ -244,3 +245,10 @@ def rejection_tables(rows: Rows) -> Iterator[tuple[tuple[str, ...], list[tuple[s
             lines.append((*place, *shown))
         if lines:
             yield ("split", "false sentences", *columns), lines
+
+
+def recall_against_rejection(hits: Floats, true: Floats, false: Floats) -> list[tuple[float, float]]:
+    """Return points: % of false sentences [m] that a threshold rejects, and % of queries [n] found and not rejected."""
+    shares = np.linspace(0, 1, STEPS + 1)
+    recalls = [float((hits * (true >= threshold)).mean()) for threshold in np.quantile(false, shares)]
+    return list(zip((100 * shares).tolist(), recalls, strict=True))

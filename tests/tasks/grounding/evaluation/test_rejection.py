@@ -17,6 +17,7 @@ from penumbra.tasks.grounding.evaluation.rejection import (
     GROUP,
     OF_TEXT,
     REJECTED,
+    recall_against_rejection,
     rejection_figures,
     rejection_scores,
     rejection_tables,
@@ -169,3 +170,10 @@ def test_texts_of_two_sources_are_together() -> None:
     found = together(first, second)
     assert {name: int(found.lengths[row]) for name, row in found.index.items()} == {"a": 2, "b": 3, "c": 5}
     assert (found.values[9:] == second.values[4:]).all()
+
+
+def test_recall_falls_as_more_is_rejected() -> None:
+    points = recall_against_rejection(np.array([100.0, 0, 100]), np.array([0.9, 0.8, 0.2]), np.linspace(0, 0.85, 18))
+    assert points[0] == (0.0, pytest.approx(200 / 3))
+    assert points[-1] == (100.0, pytest.approx(100 / 3))
+    assert [y for _, y in points] == sorted((y for _, y in points), reverse=True)
