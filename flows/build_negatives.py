@@ -4,6 +4,7 @@ penumbra run build-negatives charades-cg
 prefect deployment run build-negatives/charades-cg
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from prefect import State
@@ -13,17 +14,14 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
-from penumbra.tasks.negatives.ask import ask
 from penumbra.tasks.negatives.fills import fill, with_provider
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
 from penumbra.tasks.negatives.judging import FalseSentences, JudgingNegatives, check_splits
 from penumbra.tasks.negatives.parameters import Negatives, NegativeSource, NegativesParameters, QualityConfig, Queries
 from penumbra.tasks.negatives.providers.settings import Filling
-from penumbra.tasks.negatives.quality.report import report_quality
 from penumbra.tasks.negatives.report import Rejected, report_negatives
 from penumbra.tasks.negatives.reviews import reviews_of
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
-from penumbra.tasks.negatives.sentence_negatives import make_sentence_negatives
 from penumbra.tasks.stage import plan_if, run
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.embeddings import Embeddings, Encoding
@@ -78,13 +76,19 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
         sentences = run(FalseSentences(annotations, sourcing))
         return completed_negatives(sentences, queries, dictionary, settings)
     if sourcing.source != "fills":  # whole sentences: nothing is masked or filled
+        from penumbra.tasks.negatives.sentence_negatives import make_sentence_negatives
+
         sentences = make_sentence_negatives(queries, dictionary, settings, reviews_of(dataset.name))
         return completed_negatives(sentences, queries, dictionary, settings)
     if sourcing.is_for_judging:
         check_splits(annotations, sourcing.splits)
     masks = run(Masks(annotations, tags, settings.masking, sourcing.splits))
     filling = with_provider(settings.filling, dataset)
-    unanswered = ask(annotations, tags, masks, dictionary, filling) if filling.hosted else {}
+    unanswered: Mapping[str, str | None] = {}
+    if filling.hosted:  # the clients of the services are imported only then
+        from penumbra.tasks.negatives.ask import ask
+
+        unanswered = ask(annotations, tags, masks, dictionary, filling)
     with plan_if(filling.dry_run):  # a dry run only reports the price
         fills = fill(annotations, tags, masks, dictionary, filling, unanswered)
         stage: type[ChosenNegatives] = ChosenNegatives
@@ -108,6 +112,8 @@ def completed_negatives(
     annotations, tags, of_queries, in_video = queries
     quality = None
     if settings.judging.judge and not settings.sourcing.is_for_judging:
+        from penumbra.tasks.negatives.quality.report import report_quality
+
         quality = report_quality(negatives, annotations, tags, settings.encoding, settings.judging)
     rejected = run(Rejected((annotations, tags, *([masks] if masks else []), *fills, negatives)))
     result = Negatives(

@@ -92,7 +92,7 @@ class Corner:
             return None if isinstance(stage, (Embeddings, InVideoNegatives, Rejected)) else run(stage)
 
         self.patch.setattr("penumbra.flows.build_negatives.run", run_until_fills)
-        self.patch.setattr("penumbra.flows.build_negatives.report_quality", lambda *_: None)
+        self.patch.setattr("penumbra.tasks.negatives.quality.report.report_quality", lambda *_: None)
         self.patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "cut short")
 
     def filling(self, *providers: str, **settings: Any) -> Filling:
