@@ -408,7 +408,7 @@ def test_the_demo_app_finds_windows_in_a_browser(
         assert "<b id=hacked>opens</b> the ${1+1} red door." in rows[1]
         assert all(re.search(r"\d+\.\d – \d+\.\d \(0\.\d\d\)", row) for row in rows[1:])
         assert tab.evaluate("document.querySelectorAll('.found mark').length") >= 3
-        assert tab.evaluate("document.querySelectorAll('.found polyline').length") == 4, "saliency under each"
+        assert tab.evaluate("document.querySelectorAll('.found polyline').length") >= 4, "axes, and saliency of each"
         assert tab.evaluate("document.getElementById('hacked')") is None
         sent = [it["params"] for it in tab.events if it["method"] == "Network.requestWillBeSent"]
         urls = {it["request"]["url"] for it in sent}
