@@ -190,12 +190,16 @@ class Catalogue:
         return self.newest(*names)
 
     def pins(self, dataset: str | None = None, stage: str | None = None) -> list[Pin]:
-        """Return the pins, in the order of their names."""
+        """Return the pins, in the order of their names; raise `ArtifactError` if one is damaged."""
         found = []
         for path in self.files.matching(f"{PINS}/{dataset or '*'}/{stage or '*'}/*.json"):
             _, of, at, file = path.split("/")
-            key = json.loads(self.files.read(path))["key"]
-            found.append(Pin(file.removesuffix(".json"), Artifact(root=self.root, dataset=of, stage=at, key=key)))
+            try:
+                key = json.loads(self.files.read(path))["key"]
+                artifact = Artifact(root=self.root, dataset=of, stage=at, key=key)
+            except (ValueError, TypeError, KeyError):
+                raise ArtifactError(f"{self.root}/{path} is damaged: pin the artifact again, or remove it") from None
+            found.append(Pin(file.removesuffix(".json"), artifact))
         return found
 
     def pin(self, artifact: Artifact, name: str) -> Pin:

@@ -275,6 +275,12 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         except ValueError:
             return WORDS.get(node.value, node.value)
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [key.value for key, _ in node.value]
+        if len(set(names)) < len(names):
+            raise yaml.constructor.ConstructorError(problem="it has a name twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
 
 _Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
 

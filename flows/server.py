@@ -77,9 +77,11 @@ def wait_for(port: int) -> None:
     with closing(HTTPConnection(LOOPBACK, port, timeout=START_SECONDS)) as connection:
         try:
             connection.request("GET", "/api/health")
-            connection.getresponse()
+            status = connection.getresponse().status
         except (OSError, HTTPException) as error:
             raise PenumbraError(f"the Prefect server did not start ({error!r}): see its lines above") from None
+    if status != 200:
+        raise PenumbraError(f"the Prefect server at port {port} is not healthy (status {status}): see its lines above")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

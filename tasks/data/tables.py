@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penumbra.artifacts.errors import what_there_is
 from penumbra.tasks.data.dataset import DatasetError, json_object, start_of, whole_number
@@ -21,6 +21,13 @@ Row = dict[str, Any]
 LONGEST_CELL = 10_000_000  # characters
 LARGEST_PARQUET = 500_000_000  # bytes that a file may unpack to: one of 600 kB can hold 30 million equal rows
 KINDS = ".csv, .tsv, .jsonl or .parquet"
+
+
+class Unreadable(NamedTuple):
+    """A line of a file that holds no row: why, and what helps to find the fault."""
+
+    reason: str
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ def read_table(path: Path) -> OwnTable:
     if path.suffix.lower() not in READERS:
         raise DatasetError(f"{path} has no suffix {KINDS}: save it as such a file, or rename it")
     try:
-        numbered = list(READERS[path.suffix.lower()](path))
+        numbered = [(number, _readable(number, row)) for number, row in READERS[path.suffix.lower()](path)]
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
     except OSError as error:
@@ -64,7 +71,13 @@ def read_table(path: Path) -> OwnTable:
     return OwnTable(path, columns, rows, [f"{path.name}:{number}" for number, _ in numbered])
 
 
-def _delimited(path: Path) -> Iterator[tuple[int, Row]]:
+def _readable(number: int, row: Row | Unreadable) -> Row:
+    if isinstance(row, Unreadable):
+        raise ValueError(f"line {number} {row.reason}{row.hint}")
+    return row
+
+
+def _delimited(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
     csv.field_size_limit(LONGEST_CELL)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         first = stream.readline()
@@ -79,24 +92,21 @@ def _delimited(path: Path) -> Iterator[tuple[int, Row]]:
             for fields in reader:
                 if not any(field.strip() for field in fields):
                     continue
+                row: Row | Unreadable = dict(zip(header, fields, strict=False))
                 if len(fields) != len(header):
-                    raise ValueError(
-                        f"line {reader.line_num} has {len(fields)} fields, and the header {len(header)}: text that "
-                        "holds a delimiter needs double quotes"
-                    )
-                yield reader.line_num, dict(zip(header, fields, strict=True))
+                    reason = f"has {len(fields)} fields, and the header {len(header)}"
+                    row = Unreadable(reason, ": text that holds a delimiter needs double quotes")
+                yield reader.line_num, row
         except csv.Error as error:
             raise ValueError(f"line {reader.line_num}: {error}") from None
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
+def _json_lines(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if line.strip():
                 row = json_object(line)
-                if row is None:
-                    raise ValueError(f"line {number} is no JSON object; it has {start_of(line)}")
-                yield number, row
+                yield number, Unreadable("is no JSON object", f"; it has {start_of(line)}") if row is None else row
 
 
 def parquet_rows(path: Path) -> Iterator[Row]:
@@ -115,7 +125,7 @@ def parquet_rows(path: Path) -> Iterator[Row]:
         raise ValueError(str(error).partition("\n")[0]) from None
 
 
-READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row]]]] = {
+READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row | Unreadable]]]] = {
     **dict.fromkeys((".csv", ".tsv"), _delimited),
     **dict.fromkeys((".jsonl", ".ndjson"), _json_lines),
     ".parquet": lambda path: enumerate(parquet_rows(path), 1),

@@ -209,7 +209,7 @@ class ImportedFeatures(VideoStage):
         opened: list[FeatureFolder | Hdf5File] = []
         for source in self.imports.sources:
             path = data_folder() / self.annotations.dataset / Path(source.path).expanduser()
-            if not path.exists():
+            if not path.is_dir() and not path.is_file():
                 raise FeatureError(f"no folder or file {path} of features: name it in imports.sources")
             opened.append(FeatureFolder(path, source.key) if path.is_dir() else Hdf5File(path, source.key))
         return opened

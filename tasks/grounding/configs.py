@@ -10,14 +10,8 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.stage import Parameters
 
-OF_THE_DATA = {
-    "video_dim",
-    "text_dim",
-    "longest_text",
-    "projected",
-    "grid",
-    "patch_dim",
-}  # the data decides these settings, not `ablation`
+# the data decides these settings, not `ablation`
+OF_THE_DATA = {"video_dim", "text_dim", "longest_text", "projected", "grid", "patch_dim"}
 
 
 class ModelConfig(Parameters):

@@ -18,7 +18,7 @@ from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, traini
 from penumbra.tasks.negatives.providers import TrainingText, load_prompt
 from penumbra.tasks.negatives.providers.answers import Answers, BudgetError, open_budget
 from penumbra.tasks.negatives.providers.attempts import attempt_history
-from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, Client
+from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, Client, all_of
 from penumbra.tasks.negatives.providers.hosted import SERVICES, ServiceError
 from penumbra.tasks.negatives.providers.questions import Question, questions_of
 from penumbra.tasks.negatives.providers.settings import Filling, HostedSettings, price_table
@@ -102,7 +102,7 @@ class Requests:
 
             async def ask_and_report() -> None:
                 reports = asyncio.create_task(report_progress())
-                await asyncio.gather(*(client.ask(self.blocks()) for client in clients))
+                await all_of(client.ask(self.blocks()) for client in clients)
                 reports.cancel()
 
             asyncio.run(ask_and_report())

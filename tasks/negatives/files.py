@@ -1,8 +1,8 @@
 """Read negatives from a file of any origin, row by row: JSON lines, CSV or TSV, Parquet, or a folder of Parquet files.
 
 A row is one of SHINE's release (`qid`, `query`, `recomposed_queries`), or one negative (`qid`, `level`, `negative`,
-`query`), as `penumbra export` writes it. A row that is no negative is an entry with a fault; a line of a table that
-can't be read, and a file without any negative, are errors.
+`query`), as `penumbra export` writes it. A row that is no negative, and a line that is no row, are entries with a
+fault; a file that can't be read, or without any negative, is an error.
 """
 
 import re
@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.data.dataset import json_object
 from penumbra.tasks.data.rows import clean_text, is_text
-from penumbra.tasks.data.tables import READERS, Row, parquet_rows
+from penumbra.tasks.data.tables import READERS, Row, Unreadable, parquet_rows
 
 SHINE = "recomposed_queries"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
@@ -63,31 +62,29 @@ def check_file(path: Path) -> None:
         raise NegativesError(f"{path} is no file, and no folder of Parquet files: name one with --param file=…")
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, Row | None]]:
-    """Yield the number of each row from 1 (of a table its last line), and the row or, for a line that is none, None.
+def rows_of(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
+    """Yield the number of each row from 1 (of a table its last line), and the row or why its line holds none.
 
-    Raises `NegativesError` that names the first line of a table that can't be read.
+    Raises `NegativesError` if the file, or the rest of it, can't be read.
     """
     suffix = path.suffix.lower()
     try:
         if path.is_dir():
             yield from enumerate((row for file in sorted(path.glob("*.parquet")) for row in parquet_rows(file)), 1)
-        elif suffix in (".csv", ".tsv"):
-            for number, row in READERS[suffix](path):
+            return
+        for number, row in READERS.get(suffix, READERS[".jsonl"])(path):
+            if suffix not in (".csv", ".tsv") or isinstance(row, Unreadable):
+                yield number, row
+            else:
                 yield number, {name: not_inert(cell) for name, cell in row.items()}
-        elif suffix == ".parquet":
-            yield from READERS[suffix](path)
-        else:
-            with path.open("rb") as lines:
-                yield from ((number, json_object(line)) for number, line in enumerate(lines, 1) if line.strip())
     except (OSError, ValueError) as error:
         raise NegativesError(f"{path} can't be read ({error}): {FORMS}") from None
 
 
-def _entries(number: int, row: Row | None) -> Iterator[Entry]:
+def _entries(number: int, row: Row | Unreadable) -> Iterator[Entry]:
     """Yield the negatives of a row, or its fault."""
-    if row is None:
-        yield Entry(f"line {number}", fault="line is no JSON object")
+    if isinstance(row, Unreadable):
+        yield Entry(f"line {number}", fault=f"line {row.reason}")
         return
     several, fault = row.get(SHINE), ""
     if not all(is_text(value) for value in row.values() if isinstance(value, str)):

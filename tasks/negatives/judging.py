@@ -202,7 +202,7 @@ class FalseSentences(Stage):
 def sentences_of(path: Path) -> Iterator[tuple[int, str, str, tuple[str, ...], str]]:
     """Yield the number of each row of a file, its video, its sentence, what was changed in it, and its fault or ''."""
     for number, read in rows_of(path):
-        row = read or {}
+        row = read if isinstance(read, dict) else {}
         vid, given = str(row.get("vid") or ""), row.get("negative") or row.get("query")
         text, changes = clean_text(given) if isinstance(given, str) else ("", ())
         fault = "" if vid and text else "row lacks its vid or its query"

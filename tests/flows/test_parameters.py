@@ -197,6 +197,7 @@ def test_typed_parameters_beat_those_of_a_file(file: Path, monkeypatch: pytest.M
         ("filling:\n  candidates: [1", "run.yaml can't be read (while parsing a flow sequence"),
         ("- 4", "run.yaml holds no NAME: VALUE lines"),
         ("3: 4", "no parameter 3: "),
+        ("filling.seed: 1\nfilling.seed: 2\n", "run.yaml can't be read (it has a name twice"),
         (BOMB, "run.yaml can't be read (tags, anchors and aliases are refused"),
         ("a: \x1b[31m", "special characters are not allowed"),
         (None, "run.yaml can't be read"),

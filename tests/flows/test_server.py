@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -258,3 +259,13 @@ def test_each_start_has_a_new_credential_or_that_of_the_user(monkeypatch: pytest
 def test_a_server_listens_on_this_machine_only() -> None:
     with listen(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_server_that_is_not_healthy_has_not_started() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+        server = threading.Thread(target=lambda: listener.accept()[0].sendall(answer))
+        server.start()
+        with pytest.raises(PenumbraError, match=r"is not healthy \(status 503\)"):
+            wait_for(listener.getsockname()[1])
+        server.join()

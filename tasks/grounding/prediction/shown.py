@@ -27,6 +27,7 @@ from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Wa
 STRIP, SHOWN = 8, 3  # frames of a video, windows of a query
 PANEL = 150
 AXIS = WIDTH - MARGIN - 6  # pixels
+TOLERANCE = 0.01  # scores that differ from the best by less are marked: the run cannot tell the windows apart
 
 
 def predict(
@@ -52,7 +53,7 @@ def predict(
 
 
 def as_rows(groundings: Sequence[Grounding], most: int, windows: bool = False) -> Iterator[tuple[str, str, str, str]]:
-    """Yield query (once), start, end and score of the best windows of each query.
+    """Yield query (once), start, end and score of the best windows of each query, scores close to the best marked.
 
     A query whose moment is not in the video has no windows unless `windows` asks for them, and a line that says so.
     """
@@ -62,7 +63,8 @@ def as_rows(groundings: Sequence[Grounding], most: int, windows: bool = False) -
             yield "\n".join(filter(None, (one.query, one.absence))), "–", "–", "–"
         for place, window in enumerate(shown):
             query = "" if place or one.absence else one.query
-            yield query, f"{window.start:.2f}", f"{window.end:.2f}", f"{window.score:.3f}"
+            is_close = place and one.windows[0].score - window.score < TOLERANCE
+            yield query, f"{window.start:.2f}", f"{window.end:.2f}", f"{window.score:.3f}{' ≈' if is_close else ''}"
 
 
 def draw(video: str, watched: Watched, groundings: Sequence[Grounding]) -> Drawing:

@@ -9,12 +9,12 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import diskcache
-from diskcache.core import MODE_RAW
+from diskcache.core import MODE_RAW, MODE_TEXT
 from filelock import FileLock, Timeout
 
 from penumbra.artifacts.errors import PenumbraError
@@ -39,12 +39,17 @@ class JSONText(diskcache.Disk):  # type: ignore[misc]
         return super().store(json.dumps(value), False, key)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
-        if mode != MODE_RAW or filename or not isinstance(value, str):
-            raise PenumbraError(
-                f"{self._directory}: the cache of answers has a row that Penumbra did not write: restore the folder "
-                "from a copy, or set PENUMBRA_ANSWERS to another folder"
-            )
-        return json.loads(value)
+        """Return a row's value; raise `PenumbraError` for a pickle, a file outside the folder, and what is no JSON."""
+        folder = Path(self._directory).resolve()
+        if mode == MODE_TEXT and filename and (file := (folder / filename).resolve()).is_relative_to(folder):
+            value = file.read_text("utf-8")  # earlier versions kept long values in files
+        if mode in (MODE_RAW, MODE_TEXT) and isinstance(value, str):
+            with suppress(ValueError, RecursionError):
+                return json.loads(value)
+        raise PenumbraError(
+            f"{self._directory}: the cache of answers has a row that Penumbra did not write: restore the folder from a "
+            "copy, or set PENUMBRA_ANSWERS to another folder"
+        )
 
 
 class Answers:

@@ -72,11 +72,12 @@ def attempt_history(
     attempts: list[Attempt] = []
     while question.open:
         row = answers.get(f"question {question.key(cache_key)}")
-        if row is None:
-            return attempts, question
-        if "error" in row:
+        if row and "error" in row:
             return [*attempts, Attempt(question, {}, row["error"])], None
-        answer = Answer(**answers.get(f"answer {row['answer']}"))
+        stored = row and answers.get(f"answer {row['answer']}")
+        if not stored:
+            return attempts, question
+        answer = Answer(**{name: stored[name] for name in Answer.__dataclass_fields__})  # older versions wrote more
         words, problem = read(question, row["first"], answer.text or "")
         problem = problem and (answer.problem or problem)
         shared = row["asker"] != question.asker

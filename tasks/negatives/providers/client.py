@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -51,6 +51,13 @@ class Statistics:
 
     def cost(self) -> str:
         return f"${self.cost_usd:.4f}" + (f" and up to ${self.lost_usd:.4f} for lost answers" if self.lost_usd else "")
+
+
+async def all_of(tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all tasks, and then raise the first error: what was paid for meanwhile is stored."""
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 class Client:
@@ -119,7 +126,7 @@ class Client:
             for request in waiting:
                 await self._ask_request(request)
 
-        await asyncio.gather(*(work() for _ in range(hosted.IN_FLIGHT)))
+        await all_of(work() for _ in range(hosted.IN_FLIGHT))
         if self.statistics.requests:  # otherwise it refuses everything, perhaps for another reason
             self.answers.put({f"question {key}": row for key, row in self._refusals.items()})
             self.statistics.done += sum(self._askers[key] for key in self._refusals)

@@ -133,6 +133,12 @@ def test_an_id_never_leaves_its_folder(tmp_path: Path, vid: str) -> None:
         assert row["reason"].startswith("no features in ")
 
 
+def test_a_source_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "c3d.hdf5")
+    with pytest.raises(FeatureError, match="no folder or file"):
+        imported(["a"], tmp_path / "c3d.hdf5")
+
+
 def test_an_unusable_source_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(FeatureError, match="no folder or file"):
         imported(["a"], tmp_path / "nowhere")

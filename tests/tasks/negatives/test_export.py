@@ -20,7 +20,7 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
-from penumbra.tasks.negatives.export import SCHEMA, export_rows, shortest_float
+from penumbra.tasks.negatives.export import SCHEMA, export_rows, shortest_float, write_folder
 from penumbra.tasks.negatives.files import read_entries
 from tests.rows import annotation, negative
 
@@ -205,3 +205,14 @@ def test_datasets_opens_the_folder(store: Store, tmp_path: Path) -> None:
     assert [row["query"] for row in queries["train"]] == ["query a1 🐶"]
     about = {"qid": "b1", "vid": "b1", "query": "a cup.", "duration": 12.5, "windows": [[0.5, 4.25]]}
     assert queries["novel_word"] == [about]
+
+
+def test_no_row_group_is_empty(store: Store, tmp_path: Path) -> None:
+    """`datasets` cannot read a file with an empty one; here the first part has no query of the test split."""
+    parts = [[annotation("a1", "a person runs.")], [annotation("b1", "he sits.", "test")]]
+    annotations = build(store, "annotations", parts)
+    masks = build(store, "masks", [[masked("a1", 1)], []], (annotations,))
+    write_folder(store, build(store, "negatives", [[chosen("a1", 1)], []], (annotations, masks)), tmp_path / "out")
+    files = [pq.ParquetFile(path) for path in (tmp_path / "out").rglob("*.parquet")]
+    groups = [file.metadata.row_group(group).num_rows for file in files for group in range(file.num_row_groups)]
+    assert groups == [1, 1, 1]

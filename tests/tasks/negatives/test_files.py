@@ -71,6 +71,18 @@ def test_a_line_that_is_no_json_is_refused_alone(tmp_path: Path) -> None:
     assert [entry.fault for entry in entries] == ["", *["line is no JSON object"] * 2]
 
 
+def test_a_row_of_too_many_or_too_few_cells_is_refused_alone(tmp_path: Path) -> None:
+    table = "qid,level,negative\nq,1,he sits\nq,2,he sits, and stands\nq,3\nq,3,he lies\n"
+    entries = read_entries(written(tmp_path, table, "a.csv"))
+    faults = ["line has 4 fields, and the header 3", "line has 2 fields, and the header 3"]
+    assert [(entry.text, entry.fault) for entry in entries] == [
+        ("he sits", ""),
+        ("", faults[0]),
+        ("", faults[1]),
+        ("he lies", ""),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -78,7 +90,6 @@ def test_a_line_that_is_no_json_is_refused_alone(tmp_path: Path) -> None:
         ("a.jsonl", json.dumps(SHINE).encode() + b"\n\xff", "can't be read .*utf-8.*: give SHINE's"),
         ("a.jsonl", json.dumps([SHINE]).encode(), "is no file of negatives .line 1: line is no JSON object"),
         ("a.csv", b"q;level;negative\nq;1;a person sits.\n", f"is no file of negatives .line 2: {LACKS}"),
-        ("a.csv", b"qid,level,negative\nq,1,x\nq,3\n", "can't be read .line 3 has 2 fields, and the header 3"),
         ("a.csv", b'qid,level,negative\nq,1,x\nq,2,"a man\nq,3,y\n', "can't be read .line 4: unexpected end of data"),
         ("a.parquet", b"PAR1 and no more than that PAR1", "can't be read .*: give SHINE's"),
     ],

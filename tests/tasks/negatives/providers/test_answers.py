@@ -1,8 +1,10 @@
 """The cache of paid answers: nothing is lost, whoever reads it and whenever a process is killed."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import diskcache
@@ -36,11 +38,30 @@ def test_a_cache_that_is_no_database_is_an_error_of_one_line(tmp_path: Path) -> 
         Answers(tmp_path)
 
 
-def test_a_pickle_in_the_cache_is_refused_and_not_read(tmp_path: Path) -> None:
-    with diskcache.Cache(str(tmp_path)) as cache:
-        cache["question q"] = {"a": Path("pickled")}
+@pytest.mark.parametrize("kind", ["pickle", "no JSON", "a file outside"])
+def test_a_row_that_penumbra_did_not_write_is_refused_and_not_read(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "secret.json").write_text('"secret"')
+    with diskcache.Cache(str(tmp_path / "answers")) as cache:
+        cache["question q"] = {"a": Path("pickled")} if kind == "pickle" else "rubbish"
+        if kind == "a file outside":
+            cache._sql("UPDATE Cache SET mode = 3, filename = '../secret.json', value = NULL")
     with pytest.raises(PenumbraError, match="a row that Penumbra did not write"):
-        Answers(tmp_path).get("question q")
+        Answers(tmp_path / "answers").get("question q")
+
+
+def test_a_cache_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It wrote more about an answer, and long values into files; an answer that is gone is asked again."""
+    key, (first, second) = {"model": "m"}, questions(2)
+    answer = asdict(Answer('{"1": "A"}', "", "m-1", 10, 1, 0.5, "run", 1)) | {"finish": "stop", "padding": "x" * 50_000}
+    with diskcache.Cache(str(tmp_path)) as cache:
+        for question, name in ((first, "n"), (second, "gone")):
+            row = {"answer": name, "number": 1, "first": 1, "asker": question.asker}
+            cache[f"question {question.key(key)}"] = json.dumps(row)
+        cache["answer n"] = json.dumps(answer)
+        assert list((tmp_path).rglob("*.val"))
+    answers = Answers(tmp_path)
+    assert attempt_history(first, key, answers)[0][0].answer == Answer('{"1": "A"}', "", "m-1", 10, 1, 0.5, "run", 1)
+    assert attempt_history(second, key, answers) == ([], second)
 
 
 WRITE_UNTIL_KILLED = """
