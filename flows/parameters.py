@@ -276,7 +276,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             return WORDS.get(node.value, node.value)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        names = [key.value for key, _ in node.value]
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]  # yaml itself refuses others
         if len(set(names)) < len(names):
             raise yaml.constructor.ConstructorError(problem="it has a name twice", problem_mark=node.start_mark)
         return super().construct_mapping(node, deep)
