@@ -10,6 +10,7 @@ from penumbra.tasks.grounding.training.presets import DEFAULT, MODELS, Settings
 
 CHANNELS = 12
 TINY = {"hidden": 16, "heads": 2, "feed_forward": 24, "queries": 4, "encoder_layers": 1, "decoder_layers": 2}
+TINY_MAP = {"clips": 8, "segments": 16, "counts": (3, 2), "proposal": 8, "kernel": 3, "layers": 2, "joint": 8}  # of MMN
 
 
 def features(names: list[str], lengths: list[int], seed: int, clip_length: float = 0.0) -> Features:

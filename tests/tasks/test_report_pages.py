@@ -44,15 +44,7 @@ def safe(page: str) -> bool:
 
 def test_features(store: Store) -> None:
     annotations = build(store, "annotations", [annotation(BAD, BAD, vid=BAD)])
-    empty = pa.array([], pa.string())
-    tokens = pa.array([], pa.list_(pa.list_(pa.float16(), 2)))
-    texts = build(
-        store,
-        "text_features",
-        pa.table(
-            {"text": empty, "encoder": empty, "tokens": tokens, "pooled": pa.array([], pa.list_(pa.float16(), 2))}
-        ),
-    )
+    texts = build(store, "text_features", [])
     rows = [("v", 4.0, np.zeros((CLIPS, 2), np.float16))]
     videos = build(store, "video_features", features_table("clip", 1.0, rows, 2), clip_length=1.0)
     assert safe(features_page(store, annotations, texts, videos)[1])

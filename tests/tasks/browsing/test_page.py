@@ -20,22 +20,8 @@ HOSTILE = "</script></template><img src=http://x.test/a onerror=alert(1)><script
 HOSTILE += "<a href=javascript:hacked=1>\u202egnp.\u202c \u2067 \x00\x07 {{7*7}} \" onload=alert(2) ' \ud7ff &lt;"
 HUGE = "a very long word " * 20_000 + "x" * 50_000
 MANY = 10_000
-KEYS = {
-    "a": 65,
-    "r": 82,
-    "e": 69,
-    "ArrowLeft": 37,
-    "ArrowRight": 39,
-    "Enter": 13,
-    "Escape": 27,
-    "ArrowDown": 40,
-    "ArrowUp": 38,
-    "Home": 36,
-    "End": 35,
-    "/": 191,
-    "j": 74,
-    "k": 75,
-}
+KEYS = {key: ord(key.upper()) for key in "arejk"} | {"Enter": 13, "Escape": 27, "/": 191}
+KEYS |= {"End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 WIDE, NARROW = (1600, 1000), (400, 800)
 
 

@@ -49,12 +49,6 @@ OPENS = [token("person", "noun", subject=True), token("open", "verb"), token("do
 RUNS = [token("person", "noun", subject=True), token("run", "verb")]
 
 
-def stage(store: Store, rows: list[dict[str, Any]], tokens: list[list[dict[str, Any]]]) -> SimulatedFeatures:
-    annotations = build(store, "annotations", [annotation(str(i), "q", **row) for i, row in enumerate(rows)])
-    tags = build(store, "tags", [{"qid": str(i), "tokens": words} for i, words in enumerate(tokens)])
-    return SimulatedFeatures(annotations, tags, Simulation(difficulty="easy"), 1.0)
-
-
 def test_what_can_not_be_simulated_is_rejected_with_its_reason(store: Store) -> None:
     rows = [
         {"vid": "good", "duration": 5.0, "windows": [[0.0, 2.0]]},
@@ -63,7 +57,10 @@ def test_what_can_not_be_simulated_is_rejected_with_its_reason(store: Store) -> 
         {"vid": "wordless", "duration": 5.0, "windows": [[0.0, 2.0]]},
         {"vid": "good", "duration": 5.5, "windows": [[3.0, 4.0]]},
     ]
-    artifact = run_stage(stage(store, rows, [OPENS, OPENS, OPENS, OPENS[:1], RUNS]))
+    tokens = enumerate([OPENS, OPENS, OPENS, OPENS[:1], RUNS])
+    annotations = build(store, "annotations", [annotation(str(i), "q", **row) for i, row in enumerate(rows)])
+    tags = build(store, "tags", [{"qid": str(i), "tokens": words} for i, words in tokens])
+    artifact = run_stage(SimulatedFeatures(annotations, tags, Simulation(difficulty="easy"), 1.0))
     found = read_features(artifact)
     assert [*found.index] == ["good"]
     assert found["good"].shape == (6, 256)

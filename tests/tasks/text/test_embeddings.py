@@ -67,8 +67,8 @@ def test_the_weights_of_a_model_enter_the_key(tmp_path: Path) -> None:
 
 def test_the_commit_of_a_name_on_the_hub_enters_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     commits = iter(["a1b2", "c3d4"])
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_: f"/hub/snapshots/{next(commits)}/config.json")
-    for model, commit in (("some/model", "a1b2"), ("other/model", "c3d4"), ("some/model", "a1b2")):
-        assert encoder_inputs("encoder", model) == {"encoder on the hub": commit}
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(huggingface_hub, "hf_hub_download", lambda *_: f"/hub/snapshots/{next(commits)}/config.json")
+        for model, commit in (("some/model", "a1b2"), ("other/model", "c3d4"), ("some/model", "a1b2")):
+            assert encoder_inputs("encoder", model) == {"encoder on the hub": commit}
     assert encoder_inputs("encoder", "no/such-model") == {}, "it can't be loaded either"

@@ -20,23 +20,18 @@ from penumbra.tasks.grounding.evaluation.existence import Calibration
 from penumbra.tasks.grounding.evaluation.predictions import Predictions, runs_to_evaluate
 from penumbra.tasks.grounding.runs import CONSTANT, all_runs, found_run, remove, run_folder
 from penumbra.tasks.grounding.training.presets import Settings, non_default_settings
+from tests.rows import build
 
 Figures = Mapping[str, Mapping[str, float]]
-
-
-def put(
-    store: Store, stage: str, rows: list[dict[str, Any]], parents: tuple[Artifact, ...] = (), **parameters: Any
-) -> Artifact:
-    part = Part(table_of(stage, rows), len(rows), len(rows))
-    return store.build(Work("mine", stage, 1, parameters, parents), [lambda: part])
 
 
 def train(store: Store, said: dict[str, Any], parents: tuple[Artifact, ...] = (), megabytes: int = 1) -> Artifact:
     """A run as a training leaves it; its name is in its table."""
     settings = Settings.model_validate(said)
-    key = Work("mine", "metrics", 1, {"settings": settings.model_dump(mode="json")}, parents).key
+    parameters = {"settings": settings.model_dump(mode="json")}
+    key = Work("mine", "metrics", 1, parameters, parents).key
     row = {"run": f"{settings.model.label}-{key[:6]}", "epoch": 1, "step": 1, "split": "train", "name": "total"}
-    metrics = put(store, "metrics", [{**row, "value": 1.0}], parents, settings=settings.model_dump(mode="json"))
+    metrics = build(store, "metrics", [{**row, "value": 1.0}], parents, parameters=parameters)
     checkpoints(metrics, settings, megabytes)
     return metrics
 
@@ -50,8 +45,8 @@ def checkpoints(metrics: Artifact, settings: Settings, megabytes: int = 1, epoch
 
 
 def judge(store: Store, metrics: Artifact, figures: Figures) -> Artifact:
-    name = store.part(metrics, 0)["run"][0].as_py()
-    predictions = put(store, "predictions", [], (metrics,))
+    name = store.table(metrics)["run"][0].as_py()
+    predictions = build(store, "predictions", [], (metrics,))
     rows = [
         {"run": name, "split": split, "subset": subset, "metric": metric, "value": value + (subset != "all")}
         for split, found in figures.items()
@@ -59,15 +54,15 @@ def judge(store: Store, metrics: Artifact, figures: Figures) -> Artifact:
         for subset in ("a-n", "all")
     ]
     rows += [{"run": name, "split": "test", "subset": CONSTANT, "metric": "mIoU", "value": 15.0}]
-    return put(store, "evaluation", rows, (metrics, predictions))
+    return build(store, "evaluation", rows, (metrics, predictions))
 
 
 @pytest.fixture
 def made(store: Store) -> dict[str, Artifact]:
     """QD-DETR without negatives, with SHINE's of two providers, and MMN, which was not evaluated."""
     several = ({"provider": "corpus"}, {"provider": "openai"}, {"provider": "corpus", "substitutes": True})
-    fills = tuple(put(store, "fills", [], **said) for said in several)
-    negatives = put(store, "negatives", [], fills)
+    fills = tuple(build(store, "fills", [], parameters=said) for said in several)
+    negatives = build(store, "negatives", [], fills)
     plain = train(store, {"model": {"name": "qd_detr"}, "training": {"seed": 7}})
     shine = train(store, {"model": {"name": "qd_detr", "losses": {"shine": True}}}, (negatives,), megabytes=5)
     mmn = train(store, {"model": {"name": "mmn"}}, megabytes=3)

@@ -13,26 +13,16 @@ from penumbra.tasks.grounding.families.mmn import MapData
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.presets import Settings
 from tests import grounding_data
-from tests.grounding_data import CHANNELS, features, model_of, negatives, rows
+from tests.grounding_data import CHANNELS, TINY_MAP, features, model_of, negatives, rows
 
 pytestmark = pytest.mark.slow
 
-SMALL = {
-    "clips": 8,
-    "segments": 16,
-    "counts": (3, 2),
-    "hidden": 16,
-    "proposal": 16,
-    "kernel": 3,
-    "layers": 2,
-    "joint": 8,
-}
 CPU = torch.device("cpu")
 
 
 def settings(training: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **losses: Any) -> Settings:
     usual = {"epochs": 2, "batch_size": 3, "learning_rate": 3e-3, "clip_norm": 5.0, "evaluate_every": 1}
-    chosen = model_of(**{"name": "mmn", **SMALL, **(model or {})})
+    chosen = model_of(**{"name": "mmn", **TINY_MAP, "hidden": 16, **(model or {})})
     return Settings.model_validate({"model": {**chosen, "losses": losses}, "training": {**usual, **(training or {})}})
 
 

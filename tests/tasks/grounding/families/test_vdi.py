@@ -19,11 +19,10 @@ from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
 from penumbra.tasks.text.visual_dynamic_queries import split_query
 from tests import grounding_data
-from tests.grounding_data import rows
+from tests.grounding_data import TINY_MAP, rows
 
 pytestmark = pytest.mark.slow
 
-SMALL = {"clips": 8, "segments": 16, "counts": (3, 2), "proposal": 8, "kernel": 3, "layers": 2, "joint": 8}
 TINY = Clip(encoder="tiny-clip")
 
 
@@ -45,7 +44,7 @@ def test_a_query_is_split_where_it_has_both_parts(query: str, static: str | None
 
 def settings(**model: Any) -> Settings:
     return Settings(
-        model=VDIConfig(clip_encoder="tiny-clip", losses=VDILossConfig(shine=True), ablation={**SMALL, **model}),
+        model=VDIConfig(clip_encoder="tiny-clip", losses=VDILossConfig(shine=True), ablation={**TINY_MAP, **model}),
         training=Training(epochs=1, batch_size=4, learning_rate=1e-3, clip_norm=5.0, evaluate_every=1),
     )
 

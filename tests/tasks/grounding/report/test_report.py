@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from markdown_it import MarkdownIt
 
-from penumbra.artifacts.charts import Drawing, Line, Panel, panels
+from penumbra.artifacts.charts import Line, Panel, panels
 from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.markdown import printable
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section
@@ -31,17 +31,11 @@ def test_curves_have_a_panel_for_each_term_and_mark_the_best_epoch() -> None:
     assert curves_section([]).text == ["No epoch was trained."]
 
 
-def drawing() -> Drawing:
-    return panels(HOSTILE, [Panel(HOSTILE, [Line(HOSTILE, [(0, 1.0), (1, 2.0)])], 0, 1, "s")], 1, legend=True)
-
-
 def document() -> Document:
     table = Table(("what", HOSTILE), [(HOSTILE, "1.5"), ("a|b", "−2")], HOSTILE)
-    return Document(
-        HOSTILE,
-        HOSTILE,
-        [Section(HOSTILE, [HOSTILE], [table], [drawing()]), Section("folded", ["hidden"], folded=True)],
-    )
+    drawing = panels(HOSTILE, [Panel(HOSTILE, [Line(HOSTILE, [(0, 1.0), (1, 2.0)])], 0, 1, "s")], 1, legend=True)
+    shown, folded = Section(HOSTILE, [HOSTILE], [table], [drawing]), Section("folded", ["hidden"], folded=True)
+    return Document(HOSTILE, HOSTILE, [shown, folded])
 
 
 def test_the_html_is_one_file_in_which_no_text_is_markup() -> None:

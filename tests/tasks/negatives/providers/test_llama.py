@@ -22,6 +22,7 @@ from penumbra.tasks.negatives.providers.vocabulary import Context
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.relations import edges
 from penumbra.tasks.text.wordnet import forms, is_entailed
+from tests.rows import token
 from tests.tiny_llama import build
 
 pytestmark = pytest.mark.slow
@@ -57,15 +58,7 @@ def masked(qid: str, text: str) -> MaskedQuery:
     parts = text.split()
     words, classes = [part.partition("|")[0] for part in parts], [part.partition("|")[2] for part in parts]
     tokens = [
-        {
-            "text": word,
-            "space_after": True,
-            "lemma": word.lower(),
-            "head": i,
-            "dep": "ROOT",
-            "pos": "X",
-            "primitive": cls,
-        }
+        token(word, cls, lemma=word.lower(), head=i, dep="ROOT")
         for i, (word, cls) in enumerate(zip(words, classes, strict=True))
     ]
     slots = [
@@ -89,10 +82,10 @@ def any_word_may_cost_what_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
 QUERIES = [masked(f"q{i}", TEXTS[i % len(TEXTS)]) for i in range(8)]
 
 
-def provider(folder: Path, vocabulary: str = "dictionary", seed: int = 0, temperature: float = 1.0) -> LlamaProvider:
+def provider(folder: Path, vocabulary: str = "dictionary", seed: int = 0) -> LlamaProvider:
     training = TrainingText(dictionary(), [query.tokens for query in QUERIES])
     filling = Filling(vocabulary=vocabulary, seed=seed)  # type: ignore[arg-type]
-    return LlamaProvider(training, filling, str(folder), temperature)
+    return LlamaProvider(training, filling, str(folder), 1.0)
 
 
 def by_place(fills: Iterable[Fill]) -> dict[tuple[str, int], list[Fill]]:

@@ -2,8 +2,6 @@
 
 import json
 from itertools import combinations
-from pathlib import Path
-from tempfile import mkdtemp
 
 import pyarrow as pa
 import pytest
@@ -43,14 +41,12 @@ def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
     return [chain for query in whole for chain in query.chains()]
 
 
-def made(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], count: int = 8, seed: int = 0) -> WordLists:
-    text, filling = TrainingText(dictionary, training_tokens([tagged])), Filling(options=count, seed=seed)
-    return WordLists(text, filling, Answers(Path(mkdtemp())))
-
-
 @pytest.fixture(scope="module")
-def offer(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table]) -> WordLists:
-    return made(dictionary, tagged)
+def offer(
+    dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], tmp_path_factory: pytest.TempPathFactory
+) -> WordLists:
+    text = TrainingText(dictionary, training_tokens([tagged]))
+    return WordLists(text, Filling(options=8), Answers(tmp_path_factory.mktemp("answers")))
 
 
 @pytest.fixture(scope="module")

@@ -30,22 +30,18 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "data" / "mine"
     folder.mkdir(parents=True)
     queries = [f"a person {verb} the {noun}." for verb in VERBS for noun in NOUNS]
-    videos = {
-        f"v{i}": {"sentences": queries[2 * i : 2 * i + 2], "timestamps": [[0, 4], [4, 8]], "duration": 9.5}
-        for i in range(12)
+    usual = {"timestamps": [[0, 4]], "duration": 9}
+    pairs = [queries[start : start + 2] for start in range(0, len(queries), 2)]
+    several = {"timestamps": [[0, 4], [4, 8]], "duration": 9.5}
+    files: dict[str, dict[str, Any]] = {
+        "train": {f"v{i}": {"sentences": pair, **several} for i, pair in enumerate(pairs)},
+        "test_trivial": {"t1": {"sentences": ["a person opens the bag slowly."], **usual}},
+        "novel_composition": {
+            "t2": {"sentences": ["a person washes the box."], **usual, "novels": [{"v-n": [["wash", "box"]]}]}
+        },
     }
-    (folder / "train.json").write_text(json.dumps(videos))
-    test = {"t1": {"sentences": ["a person opens the bag slowly."], "timestamps": [[0, 4]], "duration": 9}}
-    (folder / "test_trivial.json").write_text(json.dumps(test))
-    novel = {
-        "t2": {
-            "sentences": ["a person washes the box."],
-            "timestamps": [[0, 4]],
-            "duration": 9,
-            "novels": [{"v-n": [["wash", "box"]]}],
-        }
-    }
-    (folder / "novel_composition.json").write_text(json.dumps(novel))
+    for name, videos in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(videos))
     monkeypatch.setenv("PENUMBRA_DATA", str(folder.parent))
     return folder
 
