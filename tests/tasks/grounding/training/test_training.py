@@ -13,7 +13,7 @@ import torch
 
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import Store
+from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
@@ -23,7 +23,7 @@ from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_best,
 from penumbra.tasks.grounding.training.logs import Progress
 from penumbra.tasks.grounding.training.loop import Trainer, TrainingStep, train
 from penumbra.tasks.grounding.training.presets import Settings, with_preset
-from penumbra.tasks.grounding.training.stage import held_out_videos, settings_of
+from penumbra.tasks.grounding.training.stage import chosen_run, held_out_videos, settings_of
 from tests.grounding_data import CHANNELS, job, settings
 
 pytestmark = pytest.mark.slow
@@ -217,6 +217,8 @@ def test_a_run_whose_settings_can_not_be_used_is_named(store: Store) -> None:
     store.build(work, [lambda: Part(table_of("metrics", []), 0, 0)])
     with pytest.raises(RunError, match=rf"run {work.key} of tiny has settings .* can't use \(model: Input tag 'gone'"):
         settings_of(store.find()[0])
+    with pytest.raises(ArtifactError, match=f"no run is called 'x'; there is: {work.key}"):
+        chosen_run("tiny", "x")
 
 
 def test_explicit_parameters_override_the_preset() -> None:
