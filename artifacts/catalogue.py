@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import Files
-from penumbra.artifacts.locations import artifacts_root
+from penumbra.artifacts.locations import artifacts_root, data_folder
 from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Work, flat
 
 MANIFEST = "_manifest.json"
@@ -250,13 +250,19 @@ class Catalogue:
             there = what_there_is(dataset, datasets)
             return ArtifactError(f"no data set {dataset!r} is known below {self.root}: {there}")
         there = ", ".join(f"{name}/{other}" for name, other in found if dataset in (None, name))
-        made = f": {making(stage, dataset or SAMPLE)} makes it" if stage in TABLES else ""
+        made = f": {making(stage, dataset or example_dataset())} makes it" if stage in TABLES else ""
         return ArtifactError(f"no {dataset or '*'}/{stage} below {self.root}{made}; there is: {there or 'nothing yet'}")
 
 
 def names_in(reference: str) -> list[str]:
     """Return the names in DATASET/STAGE/KEY or DATASET/STAGE@PIN."""
     return reference.strip("/").replace("@", "/").split("/")
+
+
+def example_dataset() -> str:
+    """Return the name of a data set for advised commands: the user's own that was changed last, or the shipped one."""
+    own = [path for path in data_folder().glob("[!.]*") if path.is_dir()]
+    return max(own, key=lambda path: path.stat().st_mtime).name if own else SAMPLE
 
 
 def making(stage: str, dataset: str) -> str:

@@ -134,9 +134,8 @@ def resolve_parameter_paths(
         ends = [key] if key in paths else [it for it in paths if it.endswith(f".{key}") and "[]" not in it]
         shown = truncated(key, WIDTH)
         if not ends:
-            raise ParameterError(
-                f"no parameter {shown}: {_nearest(key, paths)}penumbra run {flow.name} --help lists them"
-            )
+            near = _flows_with(key) or _nearest(key, paths)
+            raise ParameterError(f"no parameter {shown}: {near}penumbra run {flow.name} --help lists them")
         if len(ends) > 1:
             typed = " or ".join(f"--param {path}=…" for path in ends)
             raise ParameterError(f"{shown!r} is the end of several parameters: type {typed}")
@@ -155,6 +154,13 @@ def _nearest(unknown: str, paths: list[str]) -> str:
     ends = [by_end[end] for end in get_close_matches(unknown.rpartition(".")[2], by_end, 1)]
     near = ("." in unknown and get_close_matches(unknown, paths, 1)) or ends
     return f"did you mean {near[0]}? " if near else ""
+
+
+def _flows_with(key: str) -> str:
+    """Return which flows have a parameter or group that ends with this key; '' if none has."""
+    paths = {name: [it.path for it in parameters_of(flow_of(name))] for name in FLOWS}
+    having = [name for name, own in paths.items() if any(f".{path}".endswith(f".{key}") for path in own)]
+    return f"it belongs to {' and '.join(having)}; " if having else ""
 
 
 def nested(path: list[str], value: Any) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class ShineLosses(LossSettings):
     quotient: int = 8  # q: a moment of T clips is judged by its T/q best
     fine: float = 1.0  # weight of the fine ranking (with SHINE)
     levels_a_step: int = 3  # hard negatives of a query that a step ranks; below 3 they are drawn anew at each step
+    hard_every: int = 1  # steps of which the first of an epoch, and of each further so many, ranks hard negatives
     fine_terms: tuple[bool, bool, bool, bool] = (True, True, True, True)
     fine_margins: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
     ranking_weights: tuple[float, float] = (1.0, 0.0)  # a level compared with the one before, and with level 1
@@ -78,6 +79,8 @@ class ShineLosses(LossSettings):
             raise ValueError(f"quotient is at least 1, not {self.quotient}")
         if self.levels_a_step not in (1, 2, 3):
             raise ValueError(f"levels_a_step is 1, 2 or 3, not {self.levels_a_step}")
+        if self.hard_every < 1:
+            raise ValueError(f"hard_every is at least 1, not {self.hard_every}")
 
     @property
     def has_pair_hinge(self) -> bool:

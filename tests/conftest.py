@@ -24,6 +24,7 @@ os.environ.update(  # set before Prefect is imported, which reads them once
     PREFECT_LOGGING_LEVEL="WARNING",
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     HF_HUB_OFFLINE="1",
+    OMP_NUM_THREADS="1",  # models here are tiny: more threads only wait for each other, most of all on a busy machine
     PYTHONPATH=os.pathsep.join(filter(None, [WITHOUT_MODEL, os.environ.get("PYTHONPATH")])),
 )
 sys.path.insert(0, WITHOUT_MODEL)

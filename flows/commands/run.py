@@ -44,8 +44,8 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="List the artifacts that exist and those that would be made, and the cost of hosted models; send "
-            "nothing. Exit 1 if the run would fail.",
+            help="List the artifacts that exist and those that would be made. For hosted models also log their price, "
+            "for which the queries are tagged and masked; nothing is sent. Exit 1 if the run would fail.",
         ),
     ] = False,
 ) -> None:

@@ -20,6 +20,7 @@ OfDataset = Annotated[str | None, typer.Option("--dataset", help="Only this data
 @runs.command("ls")
 def list_runs(dataset: OfDataset = None) -> None:
     """All trainings, oldest first, with the figures of their newest evaluation, in percent."""
+    from penumbra.artifacts.catalogue import example_dataset
     from penumbra.artifacts.store import Store
     from penumbra.tasks.grounding.runs import BELOW, METRICS, SHOWN, all_runs
 
@@ -27,7 +28,7 @@ def list_runs(dataset: OfDataset = None) -> None:
     if dataset and not trained:
         raise Store().missing(dataset, METRICS)
     if not trained:
-        print_line("No training yet: penumbra run full-pipeline scenes")
+        print_line(f"No training yet: penumbra run full-pipeline {example_dataset()}")
         return
     rows, pins = [], Store().pins(dataset, METRICS)
     for run in trained:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.tasks.data.dataset import CG_FILES, PLACE, PLACES, Dataset, DatasetError, start_of
-from penumbra.tasks.data.rows import clean_text
+from penumbra.tasks.data.rows import TRAINING, clean_text
 from penumbra.tasks.data.tables import SPLITS, OwnTable, seconds, split_in, windows_in
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TRAINING = "train"
 SALIENCY = ("relevant_clip_ids", "saliency_scores")  # of QVHighlights, copied unchanged
 WRITTEN = {*CG_FILES.values(), "train.jsonl", "val.jsonl", "test.jsonl"}
 UNKNOWN_DURATION = 1.0  # seconds of a video whose length is unknown; negatives do not depend on it

@@ -14,6 +14,7 @@ from unicodedata import category, normalize
 from penumbra.artifacts.markdown import counted, truncated
 from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
 
+TRAINING = "train"
 MAX_WORDS, MAX_LENGTH = 256, 10_000  # of a query; characters
 MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
 LARGEST = 1e9  # seconds or clips; no video is longer
@@ -124,6 +125,13 @@ def _fault_of_saliency(clips: Any, scores: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def training_queries(dataset: Dataset) -> int:
+    """Return how many training queries of a data set can be used."""
+    files, seen = dataset.split_files(), set[str]()
+    rows = read_rows(files[TRAINING], TRAINING) if TRAINING in files else ()
+    return sum(not clean_row(raw, TRAINING, seen)[1] for raw in rows)
 
 
 # -- what `penumbra check` reports ------------------------------------------------------------------------------------

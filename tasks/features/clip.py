@@ -88,8 +88,21 @@ def source(encoder: str) -> str:
 
 
 def digests(clip: Clip) -> dict[str, str]:
-    """Return the digest of the encoder's files, or its commit on the hub, as key material of a stage."""
-    return encoder_inputs("encoder", source(clip.encoder))
+    """Return the digest of the encoder's files, or its commit on the hub, as key material of a stage.
+
+    Raises `FeatureError` if neither is there, so that a plan says it, too.
+    """
+    found = encoder_inputs("encoder", source(clip.encoder))
+    if not found:
+        raise not_loaded(clip.encoder, "not found")
+    return found
+
+
+def not_loaded(encoder: str, why: str) -> FeatureError:
+    return FeatureError(
+        f"encoder {encoder!r} can't be loaded ({why}): without a network give a folder, or `{SHIPPED}`, "
+        "with --param clip.encoder=tiny-clip"
+    )
 
 
 def patch_sizes(encoder: Encoder) -> tuple[int, int]:
@@ -119,10 +132,7 @@ def load(clip: Clip, on_cpu: bool = False) -> Encoder:
         tokenizer = CLIPTokenizer.from_pretrained(origin, local_files_only=local)
         read: Any = CLIPImageProcessorPil.from_pretrained(origin, local_files_only=local)
     except (OSError, ValueError) as error:
-        raise FeatureError(
-            f"CLIP {name!r} can't be loaded ({type(error).__name__}): without a network give a folder, or `{SHIPPED}`, "
-            "with --param clip.encoder=tiny-clip"
-        ) from None
+        raise not_loaded(name, type(error).__name__) from None
     size = (read.size.shortest_edge,) if read.size.shortest_edge else (read.size.height, read.size.width)
     crop = (read.crop_size.height, read.crop_size.width) if read.do_center_crop else None
     resizing = Resizing(size, crop, int(read.resample))

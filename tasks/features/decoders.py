@@ -203,8 +203,8 @@ def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]
     """Return the seconds of each video, found by decoding it; raise `FeatureError` if a file is missing or damaged."""
     if not folder.is_dir():
         raise FeatureError(
-            f"rows have no duration, and there is no folder {folder}: name one with --videos, or a column with "
-            "--duration"
+            f"no duration is given, and there is no folder {folder} of videos to measure it: fill a column `duration` "
+            "(seconds or mm:ss), or name the folder with --videos"
         )
     folder_files = VideoFolder(folder)
     files = {vid: path for vid in vids if (path := folder_files.find(vid))}

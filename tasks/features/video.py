@@ -123,7 +123,8 @@ class VideoFeatures(VideoStage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        return {**digests(self.clip), "videos": named_digest((vid, self.files.find(vid)) for vid in self.durations)}
+        encoder, files = digests(self.clip), self.files  # a plan reports what is missing of them before any row is read
+        return {**encoder, "videos": named_digest((vid, files.find(vid)) for vid in self.durations)}
 
     @cached_property
     def files(self) -> VideoFolder:

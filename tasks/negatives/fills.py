@@ -18,7 +18,8 @@ from prefect.runtime import flow_run
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.data.dataset import Dataset, read_rows
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.data.rows import training_queries
 from penumbra.tasks.negatives.language_model import INSTALL, is_at_hand
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
 from penumbra.tasks.negatives.providers.settings import FEW, Filling, HostedSettings
@@ -200,7 +201,7 @@ def with_provider(filling: Filling, dataset: Dataset) -> Filling:
     """Return the parameters with a provider if none is named: `llama` for few training queries, `corpus` for many."""
     if filling.providers:
         return filling
-    count, model = sum(1 for _ in read_rows(dataset.split_files()["train"], "train")), filling.llama.model
+    count, model = training_queries(dataset), filling.llama.model
     minutes = max(1, round(count * SECONDS / 60 / (os.cpu_count() or 1)))
     queries, time = counted(count, "training query"), f"about {counted(minutes, 'minute')} on a CPU"
     provider = "llama" if count < FEW and is_at_hand(model) else "corpus"

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from penumbra.artifacts.markdown import counted
 from penumbra.tasks.data.dataset import DatasetError
-from penumbra.tasks.data.queries import TRAINING, Label, in_order, share_of
+from penumbra.tasks.data.queries import Label, in_order, share_of
+from penumbra.tasks.data.rows import TRAINING
 from penumbra.tasks.text.relations import Tokens, relations
 
 Pair = tuple[str, str, str]  # type, and two lemmas in the order of the type's name

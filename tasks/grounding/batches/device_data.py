@@ -93,7 +93,8 @@ class SentencesOfVideos:
 class DeviceData:
     """Examples and their features on one device; a batch holds `hard_levels` hard negatives of each query.
 
-    If these are fewer than there are, a batch draws them, milder ones first.
+    If these are fewer than there are, a batch draws them, milder ones first. With `hard_every` n the first batch of an
+    epoch has them, and each n-th one after it.
 
     With `negatives_apart` a query and the next one of its batch are of different videos where the batch allows it. With
     `existence`, targets say which texts of a step are false of the video.
@@ -106,12 +107,14 @@ class DeviceData:
         *,
         batch_size: int = 32,
         hard_levels: int = 0,
+        hard_every: int = 1,
         group_by_length: bool = False,
         negatives_apart: bool = False,
         existence: bool = False,
     ) -> None:
         self.examples, self.device, self.clip_length = examples, device, examples.videos.clip_length
-        self.batch_size, self.hard_levels, self.group_by_length = batch_size, hard_levels, group_by_length
+        self.batch_size, self.group_by_length = batch_size, group_by_length
+        self.hard_levels, self.hard_every, self.made = hard_levels, hard_every, 0
         self.negatives_apart = negatives_apart
         self.sentences = SentencesOfVideos(examples) if existence else None
         self.videos, self.texts, self.clips = (
@@ -137,6 +140,7 @@ class DeviceData:
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
         """Return the rows of each batch of an epoch, on the CPU, as a function of both numbers."""
+        self.made = 0
         if self.group_by_length:
             return length_groups(self.videos.host_lengths[self.video], self.batch_size, seed, epoch)
         return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
@@ -145,7 +149,8 @@ class DeviceData:
         """Return what the model reads of some rows, and their ground truth."""
         rows = apart(rows, self.video) if self.negatives_apart else rows
         index, hard, present = rows.to(self.device, non_blocking=True), None, None
-        if self.hard_levels:
+        self.made += 1
+        if self.hard_levels and (self.made - 1) % self.hard_every == 0:
             hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]  # [levels, batch]
             if self.hard_levels < len(hard):
                 drawn = torch.rand(hard.shape).argsort(0)[: self.hard_levels].sort(0).values

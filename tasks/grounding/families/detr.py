@@ -111,6 +111,7 @@ class DETRSystem(System[ADETR]):
             device,
             batch_size=training.batch_size,
             hard_levels=losses.hard_levels,
+            hard_every=losses.hard_every,
             group_by_length=training.group_by_length,
             negatives_apart=self.config.reads_batch_negatives,
             existence=losses.existence > 0,

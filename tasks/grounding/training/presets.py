@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from functools import cache, reduce
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -12,7 +11,8 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationError, ValidatorFunc
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.manifest import flat
-from penumbra.tasks.data.dataset import Dataset, read_rows
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.data.rows import training_queries
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS, BaseSettings, ModelConfig, declaring
 from penumbra.tasks.grounding.families import families
@@ -119,8 +119,7 @@ def preset_for(dataset: Dataset, preset: str | None, model: ModelConfig | None) 
     given = dict(flat(model.model_dump(exclude_unset=True))) if model else {}
     if preset is not None or given.keys() - WITH_ANY_MODEL or (model and model.name != DEFAULT):
         return preset
-    files = dataset.split_files()
-    number = sum(1 for _ in islice(read_rows(files["train"], "train"), FEW)) if "train" in files else FEW
+    number = training_queries(dataset) if "train" in dataset.split_files() else FEW
     if number >= FEW:
         return None
     name = presets()[SMALL]["model"]["name"]

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 from torch import nn
 
-from penumbra.artifacts.catalogue import SAMPLE
+from penumbra.artifacts.catalogue import example_dataset
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
@@ -215,7 +215,9 @@ def newest_runs(dataset: str | None, number: int) -> list[str]:
     if len(found) < number:
         there = counted(len(found), "run") + (f" on {dataset}" if dataset else "")
         command = "train-grounding {} --param training.seed=1" if found else "full-pipeline {}"
-        raise ArtifactError(f"{number} needed, {there} found: penumbra run {command.format(dataset or SAMPLE)}")
+        raise ArtifactError(
+            f"{number} needed, {there} found: penumbra run {command.format(dataset or example_dataset())}"
+        )
     return list(map(name_of, found))
 
 

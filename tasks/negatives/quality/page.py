@@ -38,12 +38,14 @@ MEASURES = {  # the form of each measure, and its title
     "attested_relations": (SHARE, "attested relations"),
     "attested_relations.above_random": (SHARE, "attested relations, above random fills"),
 }
+SCALED = ("naturalness", "plausibility", "plausibility.examples")  # 0 as random fills, 1 as the queries
+LONGEST_INTERVAL = 2.0  # of a scaled figure that says something
 WORDS = {
     Verdict.TOO_FEW: "too few sentences to say",
     Verdict.RANDOM: "near random",
     Verdict.LESS: "less natural than the queries",
     Verdict.NATURAL: "as natural as the queries",
-    Verdict.READ: "the model that judges has chosen the words: read some",
+    Verdict.READ: "not judged, as the judge is the model that chose the words: read some of them",
 }
 
 
@@ -73,10 +75,12 @@ def verdict_line(figures: FiguresByName) -> str:
 
 
 def cell(figures: FiguresByName, level: int, provider: str, metric: str, form: str) -> str:
-    """Return a figure with its interval in a form; a dash if it is unknown."""
+    """Return a figure with its interval in a form; a dash if it is unknown, or its interval longer than the scale."""
     value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
     if value is None:
         return "–"
+    if metric in SCALED and low is not None and high is not None and high - low > LONGEST_INTERVAL:
+        return "– (too few sentences)"
     has_interval = low is not None and high is not None and (low, high) != (value, value)
     return f"{value:{form}} ({low:{form}} to {high:{form}})" if has_interval else f"{value:{form}}"
 

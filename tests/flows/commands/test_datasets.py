@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from penumbra.artifacts.locations import DEPLOYMENTS
 from penumbra.flows.commands import app
 from penumbra.flows.deploy import all_deployments
-from penumbra.flows.local_run import prepare
-from penumbra.tasks.data.dataset import DatasetError
+from penumbra.flows.local_run import plan_flow, prepare
+from penumbra.tasks.data.dataset import Dataset, DatasetError
+from penumbra.tasks.data.rows import training_queries
 from penumbra.tasks.features.errors import FeatureError
 from tests.films import film
 
@@ -141,7 +142,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
         ("Mine", {}, [], "'Mine' is no name of a data set"),
         ("scenes", {}, [], "scenes is the shipped data set"),
         ("mine", {"set": "exam"}, ["--split", "set"], "does not hold train, val or test: "),
-        ("mine", {"len": None}, [], "rows have no duration, and there is no folder "),
+        ("mine", {"len": None}, [], "no duration is given, and there is no folder "),
         ("mine", {"set": "test"}, [], "no query is of split 'train'"),
         ("mine", {"set": None, "clip": "v0"}, [], "one video can't be both for training and for a test"),
     ],
@@ -248,3 +249,35 @@ def test_a_mistake_in_a_data_set_s_own_file_is_reported(
     assert message in str(done.exception)
     assert "mine" not in {one["name"] for one in all_deployments()}
     assert message in capsys.readouterr().err, "and the others are served"
+
+
+def test_a_dry_run_says_what_extraction_lacks_and_fails(tmp_path: Path) -> None:
+    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
+    tiny = ["--param", "clip.encoder=tiny-clip"]
+    for flow in "extract-features", "full-pipeline":
+        assert run("run", flow, "mine", "--dry-run").exit_code == 1
+        reasons = {key for stage, _, key in plan_flow(flow, "mine") if stage == "text_features"}
+        assert any("first: encoder 'openai/clip-vit-base-patch32' can't be loaded" in reason for reason in reasons)
+        assert run("run", flow, "mine", "--dry-run", *tiny).exit_code == 1
+        reasons = {key for _, _, key in plan_flow(flow, "mine", {"clip.encoder": "tiny-clip"})}
+        assert any("mine/videos of video files: name one with" in reason for reason in reasons)
+        complete = run("run", flow, "mine", "--dry-run", *tiny, "--param", f"videos.folder={tmp_path}")
+        assert complete.exit_code == 0, complete.output
+
+
+def test_a_parameter_of_another_flow_is_said_to_be_one(tmp_path: Path) -> None:
+    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
+    refused = run("run", "train-grounding", "mine", "--param", "clip.encoder=tiny-clip")
+    assert "no parameter clip: it belongs to extract-features and full-pipeline" in str(refused.exception)
+
+
+def test_advice_names_the_users_own_data_set(tmp_path: Path) -> None:
+    assert "penumbra run full-pipeline scenes" in run("runs", "ls").output
+    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
+    assert "penumbra run full-pipeline mine" in run("runs", "ls").output
+
+
+def test_only_usable_training_queries_are_counted(tmp_path: Path) -> None:
+    rows = [*ROWS, {**ROWS[0], "text": "", "clip": "v9"}]
+    assert run("init", "mine", "--from", table(tmp_path, rows)).exit_code == 0
+    assert training_queries(Dataset(name="mine")) == 2

@@ -179,6 +179,15 @@ def test_a_step_may_read_one_hard_negative_of_a_query_drawn_anew() -> None:
     assert drawn == {(0, 1), (0, 2), (0, 3), (1, 0), (1, 2)}
 
 
+def test_hard_negatives_may_be_left_out_of_steps_alike_in_each_epoch() -> None:
+    found = make_examples(rows(5), negatives(rows(5)), videos(), texts(5))
+    data = DeviceData(found, CPU, batch_size=1, hard_levels=3, hard_every=2)
+    for epoch in range(2):
+        batches = [data.batch(step) for step in data.batches(0, epoch)]
+        assert [targets.hard_present is not None for _, targets in batches] == [True, False, True, False, True]
+        assert [len(inputs.text) for inputs, _ in batches] == [4, 1, 4, 1, 4]
+
+
 def pairs(relevant: list[int], clips: int, extremes: tuple[int, int] = (-1, -1)) -> set[tuple[int, ...]]:
     """All (high, high, low, low) that are drawn."""
     flags = torch.zeros(1, 6, dtype=torch.bool)

@@ -59,7 +59,6 @@ def run_slowly(folder: Path, chosen: Settings) -> None:
         time.sleep(0.2)
 
     Trainer._add_losses = pause  # type: ignore[method-assign]
-    torch.set_num_threads(1)  # as the run that is not killed has, see conftest.py
     train(*job(folder, chosen))
 
 
