@@ -261,7 +261,7 @@ def names_in(reference: str) -> list[str]:
 
 def example_dataset() -> str:
     """Return the name of a data set for advised commands: the user's own that was changed last, or the shipped one."""
-    own = [path for path in data_folder().glob("[!.]*") if path.is_dir()]
+    own = [path for path in data_folder().glob("*/") if NAME.match(path.name)]
     return max(own, key=lambda path: path.stat().st_mtime).name if own else SAMPLE
 
 

@@ -131,7 +131,7 @@ def resolve_parameter_paths(
     paths = list(dict.fromkeys(it.path for it in parameters_of(flow)))
     resolved: dict[str, Any] = {}
     for key, value in changes.items():
-        ends = [key] if key in paths else [it for it in paths if it.endswith(f".{key}") and "[]" not in it]
+        ends = _paths_with_end(paths, key)
         shown = truncated(key, WIDTH)
         if not ends:
             near = _flows_with(key) or _nearest(key, paths)
@@ -149,6 +149,11 @@ def resolve_parameter_paths(
     return resolved
 
 
+def _paths_with_end(paths: list[str], key: str) -> list[str]:
+    """Return the paths that a key may mean: itself, or all that end with it."""
+    return [key] if key in paths else [it for it in paths if it.endswith(f".{key}") and "[]" not in it]
+
+
 def _nearest(unknown: str, paths: list[str]) -> str:
     by_end = {path.rpartition(".")[2]: path for path in reversed(paths)}
     ends = [by_end[end] for end in get_close_matches(unknown.rpartition(".")[2], by_end, 1)]
@@ -158,8 +163,7 @@ def _nearest(unknown: str, paths: list[str]) -> str:
 
 def _flows_with(key: str) -> str:
     """Return which flows have a parameter or group that ends with this key; '' if none has."""
-    paths = {name: [it.path for it in parameters_of(flow_of(name))] for name in FLOWS}
-    having = [name for name, own in paths.items() if any(f".{path}".endswith(f".{key}") for path in own)]
+    having = [name for name in FLOWS if _paths_with_end([it.path for it in parameters_of(flow_of(name))], key)]
     return f"it belongs to {' and '.join(having)}; " if having else ""
 
 

@@ -69,7 +69,7 @@ class ShineLosses(LossSettings):
     quotient: int = 8  # q: a moment of T clips is judged by its T/q best
     fine: float = 1.0  # weight of the fine ranking (with SHINE)
     levels_a_step: int = 3  # hard negatives of a query that a step ranks; below 3 they are drawn anew at each step
-    hard_every: int = 1  # steps of which the first of an epoch, and of each further so many, ranks hard negatives
+    hard_every: int = 1  # one of so many steps ranks hard negatives, the first of an epoch being one
     fine_terms: tuple[bool, bool, bool, bool] = (True, True, True, True)
     fine_margins: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
     ranking_weights: tuple[float, float] = (1.0, 0.0)  # a level compared with the one before, and with level 1

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from typing import Any
 from unicodedata import category, normalize
@@ -127,11 +128,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
-def training_queries(dataset: Dataset) -> int:
-    """Return how many training queries of a data set can be used."""
-    files, seen = dataset.split_files(), set[str]()
-    rows = read_rows(files[TRAINING], TRAINING) if TRAINING in files else ()
-    return sum(not clean_row(raw, TRAINING, seen)[1] for raw in rows)
+def training_queries(dataset: Dataset, most: int | None = None) -> int:
+    """Return how many training queries of a data set can be used; count no further than to `most`."""
+    path, seen = dataset.split_files().get(TRAINING), set[str]()
+    rows = read_rows(path, TRAINING) if path else ()
+    return sum(1 for _ in islice((raw for raw in rows if not clean_row(raw, TRAINING, seen)[1]), most))
 
 
 # -- what `penumbra check` reports ------------------------------------------------------------------------------------

@@ -88,17 +88,20 @@ def source(encoder: str) -> str:
 
 
 def digests(clip: Clip) -> dict[str, str]:
-    """Return the digest of the encoder's files, or its commit on the hub, as key material of a stage.
+    """Return the digest of the encoder's files, or its commit on the hub, as key material; nothing if it is missing."""
+    return encoder_inputs("encoder", source(clip.encoder))
 
-    Raises `FeatureError` if neither is there, so that a plan says it, too.
-    """
-    found = encoder_inputs("encoder", source(clip.encoder))
+
+def required_digests(clip: Clip) -> dict[str, str]:
+    """Return the same for a stage that can't be made without the encoder: raise `FeatureError` if it is missing."""
+    found = digests(clip)
     if not found:
         raise not_loaded(clip.encoder, "not found")
     return found
 
 
 def not_loaded(encoder: str, why: str) -> FeatureError:
+    """Return the error to raise for an encoder that is missing or damaged."""
     return FeatureError(
         f"encoder {encoder!r} can't be loaded ({why}): without a network give a folder, or `{SHIPPED}`, "
         "with --param clip.encoder=tiny-clip"

@@ -21,7 +21,7 @@ from pydantic import Field
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import fast_cpu_matmul, pad_batch
-from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, source
+from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, required_digests, source
 from penumbra.tasks.features.reading import Float16Array, lists_of, vectors_of
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, logger, run, work_of
@@ -166,7 +166,7 @@ class TextFeatures(Stage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        return digests(self.clip)
+        return required_digests(self.clip)
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
@@ -201,6 +201,10 @@ class JudgingTexts(TextFeatures):
 
     judging: tuple[Artifact, ...] = ()
     known: Artifact | None = None
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of the encoder, which is not needed where all texts are known."""
+        return digests(self.clip)
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:

@@ -26,7 +26,7 @@ from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.devices import fast_cpu_matmul
-from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, patch_sizes
+from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, patch_sizes, required_digests
 from penumbra.tasks.features.decoders import Decoder, decode_in_threads
 from penumbra.tasks.features.encode import EncodedVideo, encode_video, frame_states, patch_states
 from penumbra.tasks.features.files import VideoFolder
@@ -123,7 +123,8 @@ class VideoFeatures(VideoStage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        encoder, files = digests(self.clip), self.files  # a plan reports what is missing of them before any row is read
+        # both are asked for first: a plan reports what is missing of them before any row is read
+        encoder, files = required_digests(self.clip), self.files
         return {**encoder, "videos": named_digest((vid, files.find(vid)) for vid in self.durations)}
 
     @cached_property

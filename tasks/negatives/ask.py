@@ -64,16 +64,16 @@ class Requests:
         """Return what asking a service takes, as a row of the report; tokens are estimated from characters."""
         service, size = SERVICES[settings.provider](settings, self.prompt), self.filling.queries_a_request
         questions = list(self.open_questions(settings))
-        queries = counted(len({question.query.qid for question in questions}), "query")
+        queries = len({question.query.qid for question in questions})
         requests = [questions[start : start + size] for start in range(0, len(questions), size)]
         prompt = sum(int(len(json.dumps(service.payload(one))) / CHARACTERS_A_TOKEN) + 1 for one in requests)
         completion = sum(SLOT_TOKENS * len(question.open) + 2 for question in questions)
         cost = f"${service.price.cost(prompt, completion):.2f}" if service.price else "no price known"
         logger().info(
-            f"not sent: {settings.provider} ({settings.model}): {queries} in "
+            f"not sent: {settings.provider} ({settings.model}): {counted(queries, 'query')} in "
             f"{counted(len(requests), 'request')}, about {prompt:,} + {completion:,} tokens, {cost}"
         )
-        counts = (len(questions), len(requests), prompt, completion)
+        counts = (queries, len(requests), prompt, completion)
         return (settings.provider, settings.model, *(f"{count:,}" for count in counts), cost.lstrip("$"))
 
     def send(self) -> list[Client]:

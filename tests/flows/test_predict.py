@@ -31,6 +31,7 @@ from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.features import clip
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -330,6 +331,14 @@ def test_weights_of_another_run_are_refused_and_reported(base: Artifact, trained
         shutil.rmtree(folder)
         shutil.move(tmp_path / "own", folder)
     Grounder.of_run(trained.key)
+
+
+def test_a_run_whose_encoder_is_missing_is_named(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clip, "encoder_inputs", lambda *_: {})
+    with pytest.raises(
+        RunError, match=r"qd_detr\+shine-\w+ was trained on features of CLIP 'tiny-clip', which is miss"
+    ):
+        Grounder.of_run(trained.key)
 
 
 def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, trained: Artifact) -> None:

@@ -114,7 +114,8 @@ class DeviceData:
     ) -> None:
         self.examples, self.device, self.clip_length = examples, device, examples.videos.clip_length
         self.batch_size, self.group_by_length = batch_size, group_by_length
-        self.hard_levels, self.hard_every, self.made = hard_levels, hard_every, 0
+        self.hard_levels, self.hard_every = hard_levels, hard_every
+        self.made = 0  # batches of this epoch
         self.negatives_apart = negatives_apart
         self.sentences = SentencesOfVideos(examples) if existence else None
         self.videos, self.texts, self.clips = (
@@ -149,8 +150,9 @@ class DeviceData:
         """Return what the model reads of some rows, and their ground truth."""
         rows = apart(rows, self.video) if self.negatives_apart else rows
         index, hard, present = rows.to(self.device, non_blocking=True), None, None
+        has_hard = self.hard_levels and self.made % self.hard_every == 0
         self.made += 1
-        if self.hard_levels and (self.made - 1) % self.hard_every == 0:
+        if has_hard:
             hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]  # [levels, batch]
             if self.hard_levels < len(hard):
                 drawn = torch.rand(hard.shape).argsort(0)[: self.hard_levels].sort(0).values

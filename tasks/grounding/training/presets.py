@@ -119,7 +119,7 @@ def preset_for(dataset: Dataset, preset: str | None, model: ModelConfig | None) 
     given = dict(flat(model.model_dump(exclude_unset=True))) if model else {}
     if preset is not None or given.keys() - WITH_ANY_MODEL or (model and model.name != DEFAULT):
         return preset
-    number = training_queries(dataset) if "train" in dataset.split_files() else FEW
+    number = training_queries(dataset, FEW) if "train" in dataset.split_files() else FEW
     if number >= FEW:
         return None
     name = presets()[SMALL]["model"]["name"]

@@ -6,7 +6,7 @@ from typing import Any
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import code, markdown_table, plain
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, QUERIES, Verdict
+from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, NATURALNESS, QUERIES, WIDEST, Verdict
 
 FiguresByName = dict[tuple[int, str, str], float]  # by level, provider and metric
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # a header, and rows
@@ -38,8 +38,7 @@ MEASURES = {  # the form of each measure, and its title
     "attested_relations": (SHARE, "attested relations"),
     "attested_relations.above_random": (SHARE, "attested relations, above random fills"),
 }
-SCALED = ("naturalness", "plausibility", "plausibility.examples")  # 0 as random fills, 1 as the queries
-LONGEST_INTERVAL = 2.0  # of a scaled figure that says something
+SCALED = (NATURALNESS, "plausibility", "plausibility.examples")  # 0 as random fills, 1 as the queries
 WORDS = {
     Verdict.TOO_FEW: "too few sentences to say",
     Verdict.RANDOM: "near random",
@@ -75,11 +74,11 @@ def verdict_line(figures: FiguresByName) -> str:
 
 
 def cell(figures: FiguresByName, level: int, provider: str, metric: str, form: str) -> str:
-    """Return a figure with its interval in a form; a dash if it is unknown, or its interval longer than the scale."""
+    """Return a figure with its interval in a form; a dash if it is unknown, or its interval wider than the scale."""
     value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
     if value is None:
         return "–"
-    if metric in SCALED and low is not None and high is not None and high - low > LONGEST_INTERVAL:
+    if metric in SCALED and low is not None and high is not None and high - low > WIDEST:
         return "– (too few sentences)"
     has_interval = low is not None and high is not None and (low, high) != (value, value)
     return f"{value:{form}} ({low:{form}} to {high:{form}})" if has_interval else f"{value:{form}}"

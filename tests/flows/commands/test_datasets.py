@@ -281,3 +281,6 @@ def test_only_usable_training_queries_are_counted(tmp_path: Path) -> None:
     rows = [*ROWS, {**ROWS[0], "text": "", "clip": "v9"}]
     assert run("init", "mine", "--from", table(tmp_path, rows)).exit_code == 0
     assert training_queries(Dataset(name="mine")) == 2
+    assert training_queries(Dataset(name="mine"), 1) == 1
+    (tmp_path / "data" / "mine" / "train.jsonl").unlink()
+    assert training_queries(Dataset(name="mine")) == 0

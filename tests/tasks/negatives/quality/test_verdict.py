@@ -12,7 +12,7 @@ from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, Verdict, decide, put_likelihood, verdict_of
 from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative
-from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line, write_page
+from penumbra.tasks.negatives.quality.page import cell, figures_by_name, verdict_line, write_page
 from penumbra.tasks.negatives.quality.reference import words_of
 from penumbra.tasks.negatives.quality.report import evaluate as report_on
 from penumbra.tasks.negatives.quality.report import likelihoods, own_providers
@@ -156,3 +156,10 @@ def test_whose_words_an_artifact_has(store: Store) -> None:
     source = ArtifactNegatives(store, build(store, "negatives", rows, [annotations, tags]))
     assert own_providers(source, "HuggingFaceTB/SmolLM2-135M-Instruct@0123") == {"llama"}
     assert own_providers(source, "gpt2") == set()
+
+
+def test_a_figure_whose_interval_is_wider_than_its_scale_is_not_shown() -> None:
+    figures = {(1, "all", f"plausibility{end}"): value for end, value in (("", 1.1), (".low", -25.9), (".high", 10.2))}
+    assert cell(figures, 1, "all", "plausibility", ".3f") == "– (too few sentences)"
+    figures[1, "all", "plausibility.low"], figures[1, "all", "plausibility.high"] = 0.6, 1.4
+    assert cell(figures, 1, "all", "plausibility", ".3f") == "1.100 (0.600 to 1.400)"
