@@ -6,6 +6,7 @@ and `--param`. A key is a parameter's path (`filling.candidates`), or its end wh
 
 import inspect
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
@@ -19,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import PydanticUndefined, to_json
 
-from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.markdown import truncated
@@ -188,12 +189,17 @@ def validated(flow: "Flow[..., Any]", parameters: Mapping[str, Any]) -> dict[str
     for fault in faults:
         at = ".".join(map(str, fault["loc"]))
         line = f"{at}: {fault['msg'].removeprefix('Value error, ')}"
+        context = fault.get("ctx", {})
+        names = re.findall(r"'([^']*)'", str(context.get("expected_tags") or context.get("expected") or ""))
+        given = context.get("tag", fault["input"])
         tuple_of = known.get(at if at in known else at.rpartition(".")[0])
         if tuple_of and tuple_of.type.startswith("[float, f") and fault["type"] != "value_error":
             numbers = tuple_of.type.count("float")
             line = f"{tuple_of.path}: it takes {numbers} numbers, as in {tuple_of.path}={tuple_of.default}"
         elif f"{at}.name" in known and isinstance(fault["input"], str):
             line = f"{at} is a group of parameters: type {at}.name={fault['input']}"
+        elif names and isinstance(given, str):
+            line = f"{at}{'.name' * ('tag' in context)}: no {given!r}; {what_there_is(given, names)}"
         elif fault["type"] == "extra_forbidden":
             path = ".".join(str(part) for part in fault["loc"] if part not in models)
             of_others = known[path].models if path in known else ()

@@ -87,6 +87,6 @@ def with_rejected(negatives: Artifact) -> "pd.DataFrame":
     frame.attrs["rejected"] = refused
     if refused:
         reason, times = Counter(row["reason"] for row in refused).most_common(1)[0]
-        text = f"{counted(len(refused), 'row')} rejected, {times:,} of them: {reason}; attrs['rejected'] has each"
+        text = f"{counted(len(refused), 'rejection')}, {times:,} of them: {reason}; attrs['rejected'] has each"
         warnings.warn(text, stacklevel=3)
     return frame

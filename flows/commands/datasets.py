@@ -166,7 +166,8 @@ def _print_queries_without_verb(splits: "Sequence[Split]") -> None:
     if found:
         of = f"{len(queries):,} different queries" + f", of which {len(sample):,} were read" * (sample != queries)
         first = "; ".join(f"{place}: {truncated(query, LONGEST_QUERY)!r}" for place, query in found[:3])
-        print_line(f"note: no verb is found in {len(found):,} of {of}: {first}")
+        more = f"; and {len(found) - 3:,} more" if len(found) > 3 else ""
+        print_line(f"note: no verb is found, and none replaced, in {len(found):,} of {of}: {first}{more}")
 
 
 def fetch(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg or activitynet-cg")]) -> None:

@@ -18,11 +18,11 @@ OfDataset = Annotated[str | None, typer.Option("--dataset", help="Only this data
 
 
 @runs.command("ls")
-def list_runs(dataset: OfDataset = None) -> None:
+def list_runs(dataset: Annotated[str | None, typer.Argument(help="Only the runs on this data set.")] = None) -> None:
     """All trainings, oldest first, with the figures of their newest evaluation, in percent."""
     from penumbra.artifacts.catalogue import example_dataset
     from penumbra.artifacts.store import Store
-    from penumbra.tasks.grounding.runs import BELOW, METRICS, SHOWN, all_runs
+    from penumbra.tasks.grounding.runs import BELOW, METRICS, SHOWN, WITH_REJECTION, all_runs
 
     trained = list(all_runs(dataset))
     if dataset and not trained:
@@ -45,6 +45,8 @@ def list_runs(dataset: OfDataset = None) -> None:
     print_table(("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB"), rows)
     if any(run.below for run in trained):
         print_line(f"{BELOW}: mIoU no higher than that of one constant window for all queries of the split")
+    if any(WITH_REJECTION in row for run in trained for row in run.figures.values()):
+        print_line(f"{WITH_REJECTION}: half of the sentences are false; to reject all of them gives 50")
 
 
 @runs.command()
@@ -154,4 +156,7 @@ def predict(
     if as_json:
         sys.stdout.write(json.dumps([asdict(one) for one in predictions], ensure_ascii=False) + "\n")
         return
-    print_table(("query", "start, s", "end, s", "score"), shown.as_rows(predictions, top, windows))
+    rows = list(shown.as_rows(predictions, top, windows))
+    print_table(("query", "start, s", "end, s", "score"), rows)
+    if any(row[-1].endswith(shown.CLOSE) for row in rows):
+        print_line(f"{shown.CLOSE}: so close to the best score that it may be the better window")

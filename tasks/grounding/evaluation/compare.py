@@ -11,13 +11,13 @@ import numpy as np
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
+from penumbra.tasks.data.rows import FEWEST_VIDEOS
 from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, label, rejection_scores
 from penumbra.tasks.grounding.metrics import EvaluationError, Floats, all_metrics, compared_scores
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
 RESAMPLES = 10_000
-FEWEST = 20  # videos from which resampling them gives an interval: with fewer it is far too narrow
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Difference:
 
     def cells(self) -> tuple[str, str, str]:
         """Return difference, interval and `p` for people; the resamples can't distinguish a smaller `p` from 0."""
-        if self.videos < FEWEST:
+        if self.videos < FEWEST_VIDEOS:
             return f"{self.mean:+.2f}", "–", "–"
         p = "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
         return f"{self.mean:+.2f}", f"{self.low:+.2f} … {self.high:+.2f}", p
@@ -40,8 +40,9 @@ class Difference:
 
 def too_few(videos: Mapping[str, int]) -> str:
     """Return why splits of so few videos have no interval and no `p`, or ''."""
-    few = ", ".join(f"{split} has {count:,}" for split, count in videos.items() if count < FEWEST)
-    return f"{few}: with fewer than {FEWEST} videos resampling can't tell a difference from chance" if few else ""
+    few = ", ".join(f"{split} has {count:,}" for split, count in videos.items() if count < FEWEST_VIDEOS)
+    why = f"with fewer than {FEWEST_VIDEOS} videos resampling can't tell a difference from chance"
+    return f"{few}: {why}" if few else ""
 
 
 def paired_bootstrap(first: Floats, second: Floats, videos: Sequence[str] | Ids, seed: int = 0) -> Difference:

@@ -19,6 +19,7 @@ import numpy as np
 from torch import nn
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
@@ -273,7 +274,8 @@ def read_calibrator(calibration: Artifact) -> tuple[Calibrator | None, str]:
         return calibrator, f"existence is that of the {HEAD}: there were no validation queries to calibrate it on"
     trained = "" if HEAD in names else "; no existence head was trained"
     return calibrator, (
-        f"existence is calibrated on validation from {' and '.join(names)}{trained}: AUROC {values[AREA]:.3f}, "
+        f"existence is calibrated on {counted(int(values[f'{TRUE} sentences']), 'validation query')} from "
+        f"{' and '.join(names)}{trained}: AUROC {values[AREA]:.3f}, "
         f"not in the video below {values[THRESHOLD]:.2f}"
     )
 

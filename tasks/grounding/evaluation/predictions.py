@@ -13,6 +13,7 @@ from penumbra.tasks.grounding.configs import Choice, Ranking
 from penumbra.tasks.grounding.evaluation.existence import Calibration, Calibrator, RunStage, read_calibrator
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import EvaluationError
+from penumbra.tasks.grounding.runs import METRICS
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of, require_checkpoints, run_name, settings_of
 from penumbra.tasks.stage import is_planned, logger, run, work_of
 
@@ -82,20 +83,23 @@ def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
     """
     if choice.run is not None:
         return [chosen_run(dataset, choice.run)]
-    newest, store = chosen_run(dataset, None), Store()
+    store = Store()
+    found = store.find(dataset, METRICS)
+    if not found:
+        raise store.missing(dataset, METRICS)
     splits = list(choice.splits)
     calibrated = {it.key for it in store.find(dataset, Calibration.name) if it.stage_version == Calibration.version}
     today = [it for it in store.find(dataset, STAGE) if it.stage_version == Predictions.version]
     today = [it for it in today if calibrated & {parent.key for parent in it.parents}]
     made = [it for it in today if it.parameters.get("splits", []) == splits]
     predicted = {parent.key for manifest in made for parent in manifest.parents}
-    runs = [manifest for manifest in store.find(dataset, newest.stage) if manifest.key not in predicted]
+    runs = [manifest for manifest in found if manifest.key not in predicted]
     if runs:
         logger().info("evaluated: %s, without predictions so far", ", ".join(map(name_of, runs)))
         return [store.reference(manifest) for manifest in runs]
-    name = name_of(store.manifest(newest))
+    name = name_of(found[-1])
     logger().info("evaluated: %s, the newest run; each run has predictions (--param choice.run=%s)", name, name)
-    return [newest]
+    return [store.reference(found[-1])]
 
 
 def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, splits: tuple[str, ...]) -> Artifact:

@@ -27,6 +27,7 @@ from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Wa
 STRIP, SHOWN = 8, 3  # frames of a video, windows of a query
 PANEL = 150
 AXIS = WIDTH - MARGIN - 6  # pixels
+CLOSE = "≈"
 TOLERANCE = 0.01  # scores that differ from the best by less are marked: the run cannot tell the windows apart
 
 
@@ -63,8 +64,8 @@ def as_rows(groundings: Sequence[Grounding], most: int, windows: bool = False) -
             yield "\n".join(filter(None, (one.query, one.absence))), "–", "–", "–"
         for place, window in enumerate(shown):
             query = "" if place or one.absence else one.query
-            is_close = place and one.windows[0].score - window.score < TOLERANCE
-            yield query, f"{window.start:.2f}", f"{window.end:.2f}", f"{window.score:.3f}{' ≈' if is_close else ''}"
+            close = f" {CLOSE}" if place and one.windows[0].score - window.score < TOLERANCE else ""
+            yield query, f"{window.start:.2f}", f"{window.end:.2f}", f"{window.score:.3f}{close}"
 
 
 def draw(video: str, watched: Watched, groundings: Sequence[Grounding]) -> Drawing:

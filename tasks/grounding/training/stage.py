@@ -89,7 +89,8 @@ class TrainingRun(Stage):
         folder, name = run_folder(self.artifact), run_name(self.settings, self.artifact.key)
         (training, validation), epoch = load_examples(self.sources, self.settings), last_epoch(folder)
         resumed = f", resuming at epoch {epoch + 1}" if epoch else ""
-        logger().info("%s: on %s%s", name, device_of(), resumed)
+        trains, chooses = counted(len(training), "query"), f"{len(validation):,} to choose the best epoch by"
+        logger().info("%s: on %s; %s to train on, %s%s", name, device_of(), trains, chooses, resumed)
         with progress_shown(self.settings, folder, self.sources.annotations.dataset, name) as observe:
             history = train(self.settings, training, validation, folder, observe)
         rows = [{"run": name, **row} for row in history if row["name"] != SECONDS]

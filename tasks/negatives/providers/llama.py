@@ -48,6 +48,8 @@ FEW = 16  # of them say too little
 EXAMPLES = 16  # of sentences with a missing word before such a sentence
 LONGEST = 20  # tokens that such a sentence may have
 BLANK = "___"
+# Verbs that are often true where an exact one is, as who peels a banana holds it: level 1 has no other false word.
+GENERAL = frozenset(("do", "get", "have", "hold", "make", "move", "place", "prepare", "put", "set", "take", "use"))
 MISSING = ("verb", "adjective", "adverb")  # the classes whose words are proposed as the missing word of the sentence
 BEAM = 8  # fillings of a query that are kept
 CHILDREN = 2  # of these, the most that continue the same filling
@@ -310,12 +312,15 @@ class Beam:
         if is_noun:
             fits = {at: fit + ALIKE * wordnet.likeness(words.texts[at], slot.word, "noun") for at, fit in fits.items()}
         false, entailed = list[int](), list[int]()
+        is_exact = not turn and slot.primitive == "verb" and wordnet.lemma(slot.word, "verb") not in GENERAL
+        general = GENERAL if is_exact else ()
         for place in sorted(considered, key=lambda at: -ranks[at] - fits[at]):
             word = words.texts[place]
             lemma = wordnet.lemma(word, slot.primitive)
             if {lemma, word} & present or not has_valence(self.query.tokens, slot, word):
                 continue
-            (entailed if wordnet.is_entailed(word, slot.word, slot.primitive) else false).append(place)
+            may_be_true = wordnet.is_entailed(word, slot.word, slot.primitive) or lemma in general
+            (entailed if may_be_true else false).append(place)
             if len(false) == count:
                 break
         if turn and (slot.is_subject or not false):

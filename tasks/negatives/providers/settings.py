@@ -49,7 +49,7 @@ class Llama(ProviderSettings):
 
     provider: ClassVar[str] = "llama"
     about: ClassVar[str] = "a language model on this machine, no key and no network"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     model: str = Field(
         SMALL_MODEL,

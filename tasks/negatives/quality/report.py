@@ -188,7 +188,8 @@ def _notes(
     elif own:
         notes = [
             f"the language model {judge.name} judges, but it has chosen the words of {', '.join(sorted(own))}: "
-            f"{trigrams} decides with it; --model (judging.language_model) names another judge"
+            f"{trigrams} decides with it, and likelihood and naturalness flatter these words; --model "
+            "(judging.language_model) names another judge"
         ]
     else:
         notes = [f"the verdict is that of the language model {judge.name}, which has chosen none of the words"]

@@ -156,7 +156,7 @@ UNUSABLE: list[tuple[Row, str]] = [
     *(({"relevant_windows": windows}, "window") for windows in (None, "0-4", 4, [0, 4])),
     *(({"duration": duration}, "duration is not") for duration in (0, -1, None, math.nan, math.inf, True, "10", [10])),
     ({"duration": 10**400}, "duration is not"),
-    *(({"vid": vid}, "no safe file name") for vid in (*UNSAFE_IDS, "v\ud83d")),
+    *(({"vid": vid}, "no safe file name" if vid else "is empty") for vid in (*UNSAFE_IDS, "v\ud83d")),
     *(({"qid": qid}, "qid is empty") for qid in (None, "", "  ", "q\ud83d")),
     ({"qid": 1}, "qid occurs twice"),
     ({"relevant_clip_ids": [0], "saliency_scores": []}, "differ in number"),

@@ -105,7 +105,7 @@ def test_a_run_below_the_constant_window_is_marked_and_the_mark_is_explained(mad
 
 def test_a_list_is_of_all_runs_or_of_a_data_set(made: dict[str, Artifact]) -> None:
     assert [run.metrics for run in all_runs()] == [made[name] for name in ("plain", "shine", "mmn")]
-    assert "no data set 'mein' is known" in str(CliRunner().invoke(app, ["runs", "ls", "--dataset", "mein"]).exception)
+    assert "no data set 'mein' is known" in str(CliRunner().invoke(app, ["runs", "ls", "mein"]).exception)
 
 
 def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: dict[str, Artifact]) -> None:

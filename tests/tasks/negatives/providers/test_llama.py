@@ -232,6 +232,22 @@ def test_a_verb_is_proposed_by_what_follows_it() -> None:
 
 
 @pytest.mark.usefixtures("small_model")
+def test_a_general_verb_replaces_no_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ("a man takes|verb a plate", "she puts|verb an apple away", "a boy holds|verb a book", "he makes|verb tea")
+    training = TrainingText(Dictionary(table_of("dictionary", [])), [masked("", line).tokens for line in lines])
+    real, query = LlamaProvider(training, Filling(), SMALL_MODEL, 0.0), masked("q", "a person peels|verb a banana")
+
+    def general_verbs() -> set[str]:
+        words = {word for fill in real.fill([query], 16) for word in fill.words}
+        assert words
+        return {"takes", "puts", "holds", "makes"} & words
+
+    assert not general_verbs()
+    monkeypatch.setattr(provider_module, "GENERAL", frozenset())
+    assert general_verbs()
+
+
+@pytest.mark.usefixtures("small_model")
 def test_a_subject_may_be_a_more_special_one_where_another_word_is_false_already() -> None:
     nouns = [{"primitive": "noun", "tag": "NN", "word": word, "lemma": word, "count": 1} for word in ("man", "woman")]
     schema = table_of("dictionary", []).schema
