@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import counted, markdown_table
+from penumbra.artifacts.markdown import counted, markdown_table, plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.features.simulated import remark_on
@@ -52,7 +52,7 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     sections = [
         f"# {video_features.dataset}: features",
         *remark_on([videos]),
-        f"**{line}.** They lie in `{videos.path}` and `{texts.path}`.",
+        f"**{plain(line)}.** They lie in `{videos.path}` and `{texts.path}`.",
         "## Figures",
         markdown_table(("figure", "value"), rows),
         f"## Videos without features: {missing:,}",
