@@ -16,7 +16,6 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.negatives.fills import fill, with_provider
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
-from penumbra.tasks.negatives.judging import FalseSentences, JudgingNegatives, check_splits
 from penumbra.tasks.negatives.parameters import Negatives, NegativeSource, NegativesParameters, QualityConfig, Queries
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.negatives.report import Rejected, report_negatives
@@ -73,6 +72,8 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
     dictionary = run(WordCounts(annotations, tags))
     sourcing = settings.sourcing
     if sourcing.kind:
+        from penumbra.tasks.negatives.judging import FalseSentences
+
         sentences = run(FalseSentences(annotations, sourcing))
         return completed_negatives(sentences, queries, dictionary, settings)
     if sourcing.source != "fills":  # whole sentences: nothing is masked or filled
@@ -80,8 +81,12 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
 
         sentences = make_sentence_negatives(queries, dictionary, settings, reviews_of(dataset.name))
         return completed_negatives(sentences, queries, dictionary, settings)
+    stage: type[ChosenNegatives] = ChosenNegatives
     if sourcing.is_for_judging:
+        from penumbra.tasks.negatives.judging import JudgingNegatives, check_splits
+
         check_splits(annotations, sourcing.splits)
+        stage = JudgingNegatives
     masks = run(Masks(annotations, tags, settings.masking, sourcing.splits))
     filling = with_provider(settings.filling, dataset)
     unanswered: Mapping[str, str | None] = {}
@@ -91,9 +96,8 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
         unanswered = ask(annotations, tags, masks, dictionary, filling)
     with plan_if(filling.dry_run):  # a dry run only reports the price
         fills = fill(annotations, tags, masks, dictionary, filling, unanswered)
-        stage: type[ChosenNegatives] = ChosenNegatives
         if sourcing.is_for_judging:
-            stage, embeddings = JudgingNegatives, run(Embeddings(annotations, settings.encoding, sourcing.splits))
+            embeddings = run(Embeddings(annotations, settings.encoding, sourcing.splits))
         parents = annotations, tags, masks, dictionary, fills, embeddings
         chosen = run(stage(*parents, settings.choosing, settings.encoding, reviews_of(dataset.name)))
         return completed_negatives(chosen, queries, dictionary, settings, masks, fills, embeddings)

@@ -242,7 +242,7 @@ def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
     flows = _read(file, str(file))
     for flow in flows:
         if flow not in FLOWS:
-            raise ParameterError(f"{file}: no flow {flow!r}; there is: {', '.join(FLOWS)}")
+            raise ParameterError(f"{file}: no flow {flow!r}; {what_there_is(flow, list(FLOWS))}")
     return {flow: _nested(values or {}, f"{file}, below {flow!r},") for flow, values in flows.items()}
 
 

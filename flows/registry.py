@@ -4,7 +4,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.locations import DEPLOYMENTS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class ParameterError(PenumbraError):
 def flow_of(name: str) -> "Flow[..., Any]":
     """Import and return the flow of this name; raise `ParameterError` if there is none."""
     if name not in FLOWS:
-        raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
+        raise ParameterError(f"no flow {name!r}; {what_there_is(name, list(FLOWS))}")
     flow: Flow[..., Any] = getattr(import_module(f"penumbra.flows.{FLOWS[name]}"), FLOWS[name])
     return flow
 

@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from penumbra.artifacts.catalogue import path_of
-from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.markdown import markdown_table, plain
 from penumbra.artifacts.prefect_ui import publish_report
@@ -98,7 +98,7 @@ def plan(
     an unknown grid or row, or a row without a preset or with parameters that are not valid.
     """
     if name not in grids():
-        raise PenumbraError(f"no grid {name!r}; there is: {', '.join(grids())}")
+        raise PenumbraError(f"no grid {name!r}; {what_there_is(name, list(grids()))}")
     grid, base = grids()[name], explicitly_set(groups)
     if base.get("filling", {}).get("dry_run"):
         raise PenumbraError(

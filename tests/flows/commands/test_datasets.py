@@ -232,7 +232,10 @@ def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("build-negative:\n  candidates: 4\n", "no flow 'build-negative'; there is: build-negatives, "),
+        (
+            "build-negative:\n  candidates: 4\n",
+            "no flow 'build-negative'; did you mean build-negatives? there is: build-negatives, ",
+        ),
         ("build-negatives:\n  candidate: 4\n", "did you mean filling.candidates?"),
         ("build-negatives: 4\n", "below 'build-negatives', holds no NAME: VALUE lines"),
         ("build-negatives: {masking: {ratio: 1}}\n", "did you mean masking.ratios?"),
