@@ -289,7 +289,8 @@ def build(stage: Stage) -> Artifact:
         tick(done - finished)
         now, finished = monotonic(), done
         if made and done < total and now - last >= REPORT_EVERY:
-            last, left = now, (now - started) / made * (total - done)  # parts that existed took no time
+            rows = _rows_of_parts(stage, total)
+            last, left = now, (now - started) / max(1, sum(rows[done - made : done])) * sum(rows[done:])
             logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left)
 
     total, pool = len(stage.pieces), workers()
@@ -304,6 +305,12 @@ def build(stage: Stage) -> Artifact:
         waits=lambda holder: logger().info("%s: waits for %s, which is making it", stage.name, holder),
         elsewhere=elsewhere,
     )
+
+
+def _rows_of_parts(stage: Stage, total: int) -> list[int]:
+    """Return about how much work each part is: the rows of the smallest input; 1 if no input has as many parts."""
+    inputs = [manifest.parts for manifest in map(Store().manifest, stage.parents) if len(manifest.parts) == total]
+    return [min((parts[index].rows for parts in inputs), default=1) for index in range(total)]
 
 
 def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[WrittenPart]:

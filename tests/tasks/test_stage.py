@@ -1,6 +1,8 @@
-"""A stage that was given something and leaves nothing fails, whichever stage rejected it."""
+"""A stage that leaves nothing of what it was given fails; and how much time is left."""
 
+import logging
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ from prefect import flow
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import Store
-from penumbra.tasks.stage import Stage, run
+from penumbra.artifacts.store import Store, Work
+from penumbra.tasks import stage as stages
+from penumbra.tasks.stage import Stage, build, run
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,19 @@ def test_a_stage_without_rows_names_what_rejected_them(store: Store, prefect_ser
         with pytest.raises(PenumbraError, match=reason):
             made(2)
     assert store.manifest(made(0)).rows == 0, "a stage that was given nothing may leave nothing"
+
+
+def test_the_time_left_is_that_of_the_rows_that_are_left(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def part(rows: int) -> Part:
+        return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
+
+    parts = [lambda rows=rows: part(rows) for rows in (3, 1, 0)]
+    fills = store.build(Work("toy", "rejected", 1), parts)
+    seconds = count(step=30)
+    monkeypatch.setattr(stages, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(stages, "logger", lambda: logging.getLogger("stages"))
+    with caplog.at_level(logging.INFO, "stages"):
+        build(Chosen(fills))
+    assert caplog.messages == ["rejected: part 1 of 3, about 10 s left", "rejected: part 2 of 3, about 0 s left"]
