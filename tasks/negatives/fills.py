@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 from typing import Any
 from uuid import uuid4
 
@@ -203,7 +202,7 @@ def with_provider(filling: Filling, dataset: Dataset) -> Filling:
     if filling.providers:
         return filling
     count, model = training_queries(dataset), filling.llama.model
-    minutes = ceil(count * SECONDS / 60 / (os.cpu_count() or 1))
+    minutes = math.ceil(count * SECONDS / 60 / (os.cpu_count() or 1))
     queries, time = counted(count, "training query"), f"about {counted(minutes, 'minute')} on a CPU"
     provider = "llama" if count < FEW and is_at_hand(model) else "corpus"
     if provider == "llama":
