@@ -38,6 +38,7 @@ MEASURES = {  # the form of each measure, and its title
     "attested_relations": (SHARE, "attested relations"),
     "attested_relations.above_random": (SHARE, "attested relations, above random fills"),
 }
+LEAKS = "leaks."  # before the name of a split
 SCALED = (NATURALNESS, "plausibility", "plausibility.examples")  # 0 as random fills, 1 as the queries
 WORDS = {
     Verdict.TOO_FEW: "too few sentences to say",
@@ -87,8 +88,9 @@ def cell(figures: FiguresByName, level: int, provider: str, metric: str, form: s
 def provider_table(figures: FiguresByName, provider: str) -> Table:
     """Return all figures of a provider: a row for each measure, a column for each level."""
     names = {(level, metric) for level, name, metric in figures if name == provider}
-    others = {m for _, m in names if m.startswith("leaks.") and not m.endswith((".low", ".high"))}
-    measures = MEASURES | {metric: (COUNT, metric) for metric in sorted(others - MEASURES.keys())}
+    others = {m for _, m in names if m.startswith(LEAKS) and not m.endswith((".low", ".high"))} - MEASURES.keys()
+    of_splits = {m: (COUNT, f"leaks of the split {m.removeprefix(LEAKS)}, rows") for m in sorted(others)}
+    measures = MEASURES | of_splits
     levels = sorted({level for level, metric in names if metric in measures}, key=lambda it: (it == EVERY_LEVEL, it))
     rows = [
         (title, *(cell(figures, level, provider, metric, form) for level in levels))
