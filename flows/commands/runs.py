@@ -158,5 +158,7 @@ def predict(
         return
     rows = list(shown.as_rows(predictions, top, windows))
     print_table(("query", "start, s", "end, s", "score"), rows)
+    if not windows and any(one.absence for one in predictions):
+        print_line("--windows shows the windows of queries that are not in the video, too")
     if any(row[-1].endswith(shown.CLOSE) for row in rows):
         print_line(f"{shown.CLOSE}: so close to the best score that it may be the better window")

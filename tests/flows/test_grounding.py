@@ -1,10 +1,12 @@
 """Training and evaluation on real Prefect: metrics, predictions and figures as artifacts; what is missing and wrong."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import CONSTANT, WITH_REJECTION, RunError, all_runs, found_run, run_folder
 from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.stage import name_of, newest_runs
+from penumbra.tasks.grounding.training.stage import load_examples, name_of, newest_runs
 from tests.cluster import free_port
 from tests.grounding_data import model_of
 from tests.rows import first_videos
@@ -325,6 +327,27 @@ def test_features_of_another_width_are_refused(world: Path, trained: Artifact, r
         flow(predict_model)(trained, sources, None, ())
     with pytest.raises(FeatureError, match="of encoder 'unknown'"):
         find_sources(annotations, Settings(inputs=Inputs(video_features=("unknown",))))
+
+
+@pytest.mark.parametrize(("known", "refused"), [(0, True), (300, False)])
+def test_negatives_newer_than_the_features_are_refused(
+    world: Path, trained: Artifact, known: int, refused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    newest = Store().newest("tiny", "negatives")
+    rows = [{**row, "words": []} for row in Store().rows(newest)]
+    changed = [{**row, "negative": f"{row['negative']} anew"} if at >= known else row for at, row in enumerate(rows)]
+    newer = put("negatives", table_of("negatives", changed), f"newer {known}")
+    try:
+        settings = Settings(model=QDDETRConfig(losses=LossConfig(shine=True)))
+        annotations = next(p for p in Store().manifest(trained).parents if p.stage == "annotations")
+        sources = find_sources(annotations, settings)
+        assert sources.negatives == newer
+        missing = rf"{len(rows) - known} of {len(rows)} negatives in {newer.path} have no text features: penumbra run"
+        with pytest.raises(RunError, match=missing) if refused else nullcontext():
+            flow(load_examples)(sources, settings)
+        assert refused or re.search(missing, caplog.text)
+    finally:
+        shutil.rmtree(newer.path)
 
 
 @pytest.mark.long

@@ -91,6 +91,8 @@ class TrainingRun(Stage):
         resumed = f", resuming at epoch {epoch + 1}" if epoch else ""
         trains, chooses = counted(len(training), "query"), f"{len(validation):,} to choose the best epoch by"
         logger().info("%s: on %s; %s to train on, %s%s", name, device_of(), trains, chooses, resumed)
+        if training.notes:
+            logger().info("%s: %s", name, "; ".join(f"{times:,} × {note}" for note, times in training.notes.items()))
         with progress_shown(self.settings, folder, self.sources.annotations.dataset, name) as observe:
             history = train(self.settings, training, validation, folder, observe)
         rows = [{"run": name, **row} for row in history if row["name"] != SECONDS]
@@ -138,12 +140,27 @@ def _take_share(stage: TrainingRun) -> None:
 def load_examples(sources: Sources, settings: Settings) -> tuple[Examples, Examples]:
     """Return the queries to train on and to validate on; those that can't be used are rejected with their reason."""
     loaded = load(sources, settings.inputs)
+    _check_negatives(loaded, sources)
     training, validation = (loaded.examples_of(rows, STAGE) for rows in split_rows(loaded, settings))
     if not len(training):
         reasons = Counter(row["reason"] for row in training.rejected).most_common(1)
         why = f"{reasons[0][1]:,} were left out for {reasons[0][0]!r}" if reasons else "the split train is empty"
         raise PenumbraError(f"no query can be trained on: {why}")
     return training, validation
+
+
+def _check_negatives(loaded: Loaded, sources: Sources) -> None:
+    """Warn of negatives without text features; raise `RunError` if most have none, as features older than they are."""
+    texts = [text for of_query in loaded.negatives.values() for text in of_query.values()]
+    missing = sum(text not in loaded.texts.index for text in texts)
+    if missing and sources.negatives:
+        encoder = Store().manifest(sources.text_features).parameters.get("encoder")
+        remedy = f"penumbra run extract-features {sources.annotations.dataset}"
+        remedy += f" --param clip.encoder={encoder}" if encoder else ""
+        what = f"{missing:,} of {counted(len(texts), 'negative')} in {sources.negatives.path} have no text features"
+        if 2 * missing > len(texts):
+            raise RunError(f"{what}: {remedy}")
+        logger().warning("%s: %s", what, remedy)
 
 
 def split_rows(loaded: Loaded, settings: Settings) -> tuple[Rows, Rows]:

@@ -87,7 +87,7 @@ def test_no_row_steers_the_terminal(store: Store, arguments: list[str]) -> None:
         (["fetch", "mine"], "nothing to fetch"),
         (["run", "train", "scenes"], "no flow 'train'"),
         (["run", "build-negatives", "My Data", "--dry-run"], "'My Data' is no name of a data set: at most 100"),
-        (["ablation", "loss", "scenes"], "no grid 'loss'; there is: losses, "),
+        (["ablation", "loss", "scenes"], "no grid 'loss'; did you mean losses? there is: losses, "),
     ],
 )
 def test_a_fault_is_one_line_without_a_traceback(
