@@ -116,10 +116,14 @@ class Catalogue:
             raise self.missing(dataset, stage)
         return artifact
 
+    def manifests(self, dataset: str, stage: str) -> list[Manifest]:
+        """Return the manifests of a stage, oldest first; raise `ArtifactError` if one, maybe the newest, is damaged."""
+        found = map(self.manifest, self.folders(dataset, stage, MANIFEST))
+        return sorted(found, key=lambda manifest: manifest.ended)
+
     def newest_if_any(self, dataset: str, stage: str) -> Artifact | None:
-        """Return the newest artifact of a stage or None; raise `ArtifactError` if one, maybe the newest, is damaged."""
-        manifests = [self.manifest(artifact) for artifact in self.folders(dataset, stage, MANIFEST)]
-        manifests.sort(key=lambda manifest: manifest.ended)
+        """Return the newest artifact of a stage or None; raise `ArtifactError` as `manifests` does."""
+        manifests = self.manifests(dataset, stage)
         self.announce_newest(manifests)
         return self.reference(manifests[-1]) if manifests else None
 

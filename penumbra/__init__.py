@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # Where other processes use the cores, too, torch's threads otherwise spend most of the time waiting for each other in
-# busy loops: training steps on two cores took 4 to 20 times as long beside two others. On idle cores nothing is lost.
+# busy loops: training steps took 4 to 20 times as long while two others used both cores. Idle cores lose nothing.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 

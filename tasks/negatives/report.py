@@ -20,7 +20,7 @@ from penumbra.tasks.stage import Stage, logger, side_effect_task
 FLOW = "build-negatives"
 EXAMPLES = 5
 LEVELS = 3
-QUOTED = re.compile(r"'[^']*'")
+QUOTED = re.compile(r"'[^']*'")  # a word in a reason
 TRAINING = "training query"
 
 

@@ -33,7 +33,7 @@ from penumbra.tasks.grounding.configs import Choice, Inputs, Training
 from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of
 from penumbra.tasks.grounding.evaluation.existence import NEAR, OTHER_VIDEO
 from penumbra.tasks.grounding.evaluation.figures import OTHER_QUERY
-from penumbra.tasks.grounding.evaluation.predictions import predict_model
+from penumbra.tasks.grounding.evaluation.predictions import predict_model, runs_to_evaluate
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import CONSTANT, WITH_REJECTION, RunError, all_runs, found_run, run_folder
@@ -327,6 +327,17 @@ def test_features_of_another_width_are_refused(world: Path, trained: Artifact, r
         flow(predict_model)(trained, sources, None, ())
     with pytest.raises(FeatureError, match="of encoder 'unknown'"):
         find_sources(annotations, Settings(inputs=Inputs(video_features=("unknown",))))
+
+
+def test_a_damaged_run_is_not_passed_over(world: Path, trained: Artifact) -> None:
+    manifest = Path(trained.path) / "_manifest.json"
+    before = manifest.read_bytes()
+    try:
+        manifest.write_bytes(before[:-9])
+        with pytest.raises(ArtifactError, match=trained.key):
+            runs_to_evaluate("tiny", Choice())
+    finally:
+        manifest.write_bytes(before)
 
 
 @pytest.mark.parametrize(("known", "refused"), [(0, True), (300, False)])

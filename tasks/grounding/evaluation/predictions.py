@@ -84,7 +84,7 @@ def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
     if choice.run is not None:
         return [chosen_run(dataset, choice.run)]
     store = Store()
-    found = store.find(dataset, METRICS)
+    found = store.manifests(dataset, METRICS)
     if not found:
         raise store.missing(dataset, METRICS)
     splits = list(choice.splits)
