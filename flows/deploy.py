@@ -11,11 +11,15 @@ from inspect import signature
 from typing import Any
 
 import yaml
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import StateType
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectAlreadyExists
+from prefect.states import Crashed
 from prefect.utilities.callables import parameter_schema
+from prefect.workers.process import ProcessWorker
 
 from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
 from penumbra.artifacts.locations import PROJECT, data_folder
@@ -35,9 +39,11 @@ def main(chosen: str = "") -> None:
     every = all_deployments()
     wanted = wanted_of(every, chosen)
     with get_client(sync_client=True) as client:
+        end_abandoned_runs(client)
+        template = ProcessWorker.get_default_base_job_template()  # else all workers write it at once when they start
         for pool in WORKERS:
             with suppress(ObjectAlreadyExists):
-                client.create_work_pool(WorkPoolCreate(name=pool, type="process"))  # its worker adds the template
+                client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
         flows = {flow: client.create_flow_from_name(flow) for flow in FLOWS}
         forms = {flow: form_of(flow) for flow in FLOWS}
         known = {(it.flow_id, it.name): it for it in client.read_deployments(limit=200)}
@@ -64,6 +70,18 @@ def main(chosen: str = "") -> None:
     names = ", ".join(sorted({dataset_of(deployment) for deployment in wanted}))
     left = "" if chosen else f"; {len(every) - len(wanted)} are of data sets that are not here (--all)"
     print(f"{len(wanted)} deployments of {names}{left}", flush=True)
+
+
+def end_abandoned_runs(client: SyncPrefectClient) -> None:
+    """Mark as crashed the deployments' runs that ended with an earlier `penumbra serve`.
+
+    Each of them holds the only slot of its deployment, so that the next run would wait until the slot's lease ends.
+    """
+    under_way = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    chosen = FlowRunFilter.model_validate({"state": {"type": {"any_": under_way}}})
+    for run in client.read_flow_runs(flow_run_filter=chosen):
+        if run.deployment_id:  # other runs are processes of their own, which may go on
+            client.set_flow_run_state(run.id, Crashed(message="Its `penumbra serve` ended."), force=True)
 
 
 def all_deployments() -> list[Deployment]:

@@ -101,5 +101,5 @@ def serve(port: int, deployed: str = "") -> None:
             for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it running
                 signal.signal(number, signal.SIG_IGN)
             for_other_shells.unlink(missing_ok=True)
-            for process in reversed(processes):
-                stop(process)
+            stop(*processes[1:])  # the workers, which report to the server
+            stop(*processes[:1])

@@ -84,14 +84,15 @@ def wait_for(port: int) -> None:
         raise PenumbraError(f"the Prefect server at port {port} is not healthy (status {status}): see its lines above")
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process group: ask it twice, each time for `STOP_SECONDS`, then kill it."""
+def stop(*processes: subprocess.Popen[bytes]) -> None:
+    """End process groups side by side: ask them twice, each time for `STOP_SECONDS`, then kill them."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, number)
+        running = [process for process in processes if process.poll() is None]
+        for process in running:
+            os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
+            for process in running:
+                process.wait(STOP_SECONDS)
 
 
 @contextmanager
@@ -166,11 +167,13 @@ def main(descriptor: str) -> None:
 
     # Around the application, not inside: the server's own requests to itself have another host name.
     guarded = TrustedHostMiddleware(app, allowed_hosts=HOSTS, www_redirect=False)
-    # No traceback of an event that met a locked database and is tried again, as Prefect does for requests.
-    logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
+    # No traceback of an event or a worker that met a locked database and is tried again, as Prefect does for requests.
+    for name in ("prefect.server.utilities.messaging.memory", "prefect.server.api.workers"):
+        logging.getLogger(name).addFilter(_SQLiteLockedOperationalErrorFilter())
     config = uvicorn.Config(guarded, log_level=get_current_settings().server.logging_level.lower())
     with suppress(KeyboardInterrupt):  # which uvicorn raises after it has ended in good order
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
+    os._exit(0)  # all is written and closed; Python's own clearing up would take seconds
 
 
 if __name__ == "__main__":

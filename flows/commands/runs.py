@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.commands.artifacts import DryRun, lineage, print_figures, print_removed
 from penumbra.flows.console import console, print_line, print_table, warn
 
@@ -138,6 +139,8 @@ def predict(
     ] = False,
 ) -> None:
     """Find the moments of a video that sentences describe, with a trained run; or say that they are not in it."""
+    if not video.exists():  # said before the models' packages are imported, which takes seconds
+        raise PenumbraError(f"{video}: no file")
     from penumbra.tasks.grounding.prediction import Grounder, shown
     from penumbra.tasks.grounding.training.stage import newest_runs
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
 from penumbra.tasks.data.rows import FEWEST_VIDEOS
@@ -40,7 +41,9 @@ class Difference:
 
 def too_few(videos: Mapping[str, int]) -> str:
     """Return why splits of so few videos have no interval and no `p`, or ''."""
-    few = ", ".join(f"{split} has {count:,}" for split, count in videos.items() if count < FEWEST_VIDEOS)
+    few = ", ".join(
+        f"{split} has {counted(count, 'video')}" for split, count in videos.items() if count < FEWEST_VIDEOS
+    )
     why = f"with fewer than {FEWEST_VIDEOS} videos resampling can't tell a difference from chance"
     return f"{few}: {why}" if few else ""
 

@@ -85,6 +85,7 @@ def test_no_row_steers_the_terminal(store: Store, arguments: list[str]) -> None:
         (["artifacts", "path", "../mine/masks"], "is no DATASET/STAGE"),
         (["export", "mine"], "no mine/negatives below"),
         (["fetch", "mine"], "nothing to fetch"),
+        (["predict", "nowhere.mp4", "a cat."], "nowhere.mp4: no file"),
         (["run", "train", "scenes"], "no flow 'train'"),
         (["run", "build-negatives", "My Data", "--dry-run"], "'My Data' is no name of a data set: at most 100"),
         (["ablation", "loss", "scenes"], "no grid 'loss'; did you mean losses? there is: losses, "),

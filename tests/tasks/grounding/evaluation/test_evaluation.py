@@ -83,7 +83,7 @@ def test_few_videos_give_no_interval_and_no_p() -> None:
     assert few.cells() == ("+1.00", "–", "–")
     enough = paired_bootstrap(np.zeros(380), np.ones(380), [*videos[:-1], "v19"])
     assert enough.cells() == ("+1.00", "+1.00 … +1.00", "< 0.001")
-    assert too_few({"test": 19, "word": 20}).startswith("test has 19: with fewer than 20 videos")
+    assert too_few({"test": 19, "word": 20}).startswith("test has 19 videos: with fewer than 20 videos")
     assert too_few({"word": 20}) == ""
 
 
