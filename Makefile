@@ -28,8 +28,6 @@ demo: setup
 	@echo
 	$(BIN)/penumbra artifacts show scenes/video_features --rows 3
 	@echo
-	$(BIN)/penumbra artifacts show scenes/evaluation
-	@echo
 	@echo "Parquet tables: $$($(BIN)/penumbra artifacts path scenes/negatives)"
 	@echo "                $$($(BIN)/penumbra artifacts path scenes/predictions)"
 	@echo "For the Prefect UI, start $(BIN)/penumbra serve and run full-pipeline/scenes there. It reuses these artifacts."

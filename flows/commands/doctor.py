@@ -84,7 +84,7 @@ def _devices() -> Iterator[Finding]:
 def _models() -> Iterator[Finding]:
     from huggingface_hub import try_to_load_from_cache
 
-    from penumbra.tasks.features.clip import Clip
+    from penumbra.tasks.features.clip import SHIPPED, Clip
     from penumbra.tasks.text.embeddings import Encoding, model_source
     from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
 
@@ -101,7 +101,8 @@ def _models() -> Iterator[Finding]:
     if is_cached(encoder):
         yield WORKS, "CLIP", encoder, ""
     else:
-        yield LACKS, "CLIP", f"{encoder} is not here", f"only for videos of your own: hf download {encoder}"
+        remedy = f"only for videos of your own: hf download {encoder}, or --param clip.encoder={SHIPPED} (small, ships)"
+        yield LACKS, "CLIP", f"{encoder} is not here", remedy
 
 
 def _server() -> Iterator[Finding]:

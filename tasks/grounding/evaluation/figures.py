@@ -204,9 +204,9 @@ def tables_of(rows: Rows) -> Iterator[Lines]:
         ("probability of clips inside and outside the moment", "mean", "probability", 3),
     ):
         lines = list[tuple[str, ...]]()
-        lines += [(row["metric"], f"{row['value']:.{digits}f}") for row in rows if word in row["metric"]]
+        lines += [(it["split"], it["metric"], f"{it['value']:.{digits}f}") for it in rows if word in it["metric"]]
         if lines:
-            yield (title, unit), lines
+            yield ("split", title, unit), lines
 
 
 def results(rows: Rows) -> Lines:
