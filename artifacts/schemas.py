@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
@@ -160,7 +159,9 @@ def frame_of(table: pa.Table) -> "pd.DataFrame":
 
 
 def _values(column: pa.ChunkedArray) -> Any:
-    """Return a column as pandas takes it. An array of objects keeps lists of equal length from becoming columns."""
+    """Return a column as pandas takes it. A series of objects keeps lists of equal length from becoming columns."""
+    import pandas as pd
+
     if is_features(column.type) and pa.types.is_list(column.type):
         width = column.type.value_type.list_size
         rows = [row.values.flatten().to_numpy().reshape(len(row.values), width) for row in column]
@@ -170,7 +171,4 @@ def _values(column: pa.ChunkedArray) -> Any:
         rows = column.to_pylist()
     else:
         return column.to_pandas()
-    objects = np.empty(len(rows), dtype=object)
-    for index, row in enumerate(rows):
-        objects[index] = row
-    return objects
+    return pd.Series(rows, dtype=object)

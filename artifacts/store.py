@@ -134,10 +134,6 @@ class Store(Catalogue):
                 faults.append((name, "is a link"))
         return [f"{artifact.path}/{name} {fault}" for name, fault in faults if fault]
 
-    def missing_parents(self, artifact: Artifact) -> list[Artifact]:
-        """Return the parents of an artifact that do not exist any more, or are unfinished."""
-        return [parent for parent in self.manifest(artifact).parents if not self.has(parent)]
-
     def size(self, artifact: Artifact) -> int:
         return sum(self.files.below(path_of(artifact)).values())
 

@@ -26,8 +26,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import harmless
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.flows.serve import given_credential, interrupt
-from penumbra.flows.server import HOSTS, addresses, listen
+from penumbra.flows.server import HOSTS, addresses, given_credential, interrupt, listen
 from penumbra.tasks.grounding.prediction.grounder import Grounder, checked
 from penumbra.tasks.grounding.prediction.shown import saliency_by_text
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of

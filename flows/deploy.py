@@ -26,7 +26,7 @@ from penumbra.artifacts.locations import PROJECT, data_folder
 from penumbra.flows.console import warn
 from penumbra.flows.parameters import OWN_FILE, deployment_parameters, groups_of, own_parameters
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
-from penumbra.flows.serve import WORKERS
+from penumbra.flows.server import WORKERS
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 
 ALL = "--all"

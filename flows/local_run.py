@@ -1,7 +1,12 @@
 """Run or plan a flow in this process, with the parameters of its deployment and those that the caller names."""
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from httpx import HTTPError, InvalidURL
+from prefect import Flow
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.flows.console import live_display
@@ -10,16 +15,12 @@ from penumbra.flows.registry import flow_of
 from penumbra.flows.server import environment_line, some_server
 from penumbra.tasks.parameter_group import merge
 from penumbra.tasks.progress import prepare_log
-
-if TYPE_CHECKING:
-    from prefect import Flow
+from penumbra.tasks.stage import TO_MAKE, planning
 
 FAILS_FIRST = "first: "  # prefix of the reason why a planned stage cannot be made
 
 
-def prepare(
-    name: str, dataset: str, *layers: dict[str, Any]
-) -> tuple["Flow[..., Any]", dict[str, Any], dict[str, Any]]:
+def prepare(name: str, dataset: str, *layers: dict[str, Any]) -> tuple[Flow[..., Any], dict[str, Any], dict[str, Any]]:
     """Return a flow, its parameters as they were written, and as the flow receives them.
 
     `dataset` is the name of a deployment or of a data set; later layers of parameters override earlier ones. Raises
@@ -52,8 +53,6 @@ def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[st
 
     A reason is in place of an unknown key, beginning with `FAILS_FIRST` if the flow would fail at this stage.
     """
-    from penumbra.tasks.stage import TO_MAKE, planning
-
     flow, _, values = prepare(name, dataset, *layers)
     with planning() as plan:
         try:
@@ -73,19 +72,12 @@ def log_price(name: str, dataset: str, *layers: dict[str, Any]) -> None:
 
 def server_address() -> str:
     """Return PREFECT_API_URL of the environment or of Prefect's profile without its password, '' if it is not set."""
-    from prefect.settings import PREFECT_API_URL
-
     return without_secrets(PREFECT_API_URL.value() or "")
 
 
 def check_server() -> None:
     """Raise `PenumbraError` if PREFECT_API_URL names a server that does not answer, or refuses our credential."""
-    from httpx import HTTPError, InvalidURL
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-
-    address = server_address()
-    if not address:
+    if not (address := server_address()):
         return
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), get_client(sync_client=True) as client:
         try:

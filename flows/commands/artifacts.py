@@ -191,14 +191,13 @@ def verify(reference: Below = None) -> None:
         if artifact not in finished:
             print_line(f"{artifact.path} is not finished: its flow resumes it")
             continue
-        lines = store.verify(artifact) or [
-            f"{artifact.path} was made from {parent.path}, which does not exist any more"
-            for parent in store.missing_parents(artifact)
-        ]
-        if not lines and artifact.stage == "metrics" and (fault := checkpoint_fault(store.manifest(artifact))):
-            lines = [f"{artifact.path}: {fault}"]
+        lines, manifest = store.verify(artifact), store.readable_manifest(artifact)
+        if manifest and not lines:
+            gone = [parent.path for parent in manifest.parents if not store.has(parent)]
+            lines = [f"{artifact.path} was made from {path}, which does not exist any more" for path in gone]
+            if not gone and artifact.stage == "metrics" and (fault := checkpoint_fault(manifest)):
+                lines = [f"{artifact.path}: {fault}"]
         faults += lines
-        manifest = store.readable_manifest(artifact)
         for line in manifest.differences if manifest else ():
             print_line(f"{artifact.path}: {line}")
     pins = store.pins(*(names_in(reference)[:2] if reference else []))

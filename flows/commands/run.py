@@ -8,9 +8,9 @@ import typer
 from typer.core import TyperCommand
 
 from penumbra.artifacts.markdown import counted
+from penumbra.flows import server
 from penumbra.flows.console import print_line, print_table, resumable
 from penumbra.flows.registry import FLOWS
-from penumbra.flows.server import PORT
 
 EPILOG = "penumbra run FLOW --help lists the flow's parameters by groups; --help GROUP, or all, explains each of them."
 
@@ -54,9 +54,7 @@ def run(
     Parameters start from the deployment of this name, then penumbra.yaml in the data set's folder, --config, --param.
     """
     if not dry_run and flow in FLOWS:
-        from penumbra.flows.server import start_early
-
-        start_early()
+        server.start_early()
     from penumbra.flows.local_run import FAILS_FIRST, log_price, plan_flow, run_flow
     from penumbra.flows.parameters import parameters_in, parse_parameters
 
@@ -115,7 +113,7 @@ def ablation(
 
 
 def serve(
-    port: Annotated[int, typer.Option(help="Port of the server and its UI.")] = PORT,
+    port: Annotated[int, typer.Option(help="Port of the server and its UI.")] = server.PORT,
     env: Annotated[
         bool,
         typer.Option("--env", help="Print the commands by which another shell uses the running server; start none."),
@@ -128,8 +126,6 @@ def serve(
     The deployments are those of the data sets whose annotation files are there.
     The server asks for a user and a password: PENUMBRA_AUTH, or new ones at each start, which are printed.
     """
-    from penumbra.flows import serve as server
-
     if env:
         sys.stdout.write(server.environment_of(port))
     else:

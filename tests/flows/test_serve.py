@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.flows.serve import process_environment
+from penumbra.flows.server import process_environment
 from tests.cluster import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -23,8 +23,7 @@ from websockets.typing import Origin, Subprotocol
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.local_run import check_server
-from penumbra.flows.serve import given_credential
-from penumbra.flows.server import listen, new_credential, start_server, stop, wait_for
+from penumbra.flows.server import given_credential, listen, new_credential, start_server, stop, wait_for
 
 pytestmark = pytest.mark.slow
 
