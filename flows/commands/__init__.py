@@ -42,9 +42,7 @@ def print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    _: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
-    ] = False,
+    _: Annotated[bool, typer.Option("--version", help="Print version.", callback=print_version, is_eager=True)] = False,
 ) -> None:
     from penumbra.artifacts.catalogue import Catalogue
 

@@ -58,9 +58,7 @@ def list_artifacts(reference: Below = None) -> None:
 def show(
     reference: Reference,
     rows: Annotated[int | None, typer.Option(help="How many rows to show. Default: 5; with --json all.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print only the rows, as JSON lines with all columns.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Only the rows, as JSON lines with all columns.")] = False,
 ) -> None:
     """An artifact's counts, parameters, ancestors and first rows; all figures of an evaluation as a table.
 
@@ -241,9 +239,7 @@ def du(reference: Below = None) -> None:
 @artifacts.command()
 def rm(
     reference: Below = None,
-    unneeded: Annotated[
-        bool, typer.Option("--unneeded", help="Only what is not the newest of its stage and what nothing else needs.")
-    ] = False,
+    unneeded: Annotated[bool, typer.Option("--unneeded", help="Only older artifacts that nothing else needs.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Remove artifacts; what was made from them stays. A run that needs them makes them again.

@@ -34,9 +34,7 @@ def init(
     videos: Annotated[
         Path | None, typer.Option(help="Folder of video files, for lengths that FILE lacks. Default: NAME/videos.")
     ] = None,
-    test: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of the videos for tests, if FILE has no splits.")
-    ] = 0.2,
+    test: Annotated[float, typer.Option(min=0, max=0.9, help="Share of test videos, if FILE has no splits.")] = 0.2,
     novel: Annotated[
         bool, typer.Option("--novel", help="Make Novel-Composition and Novel-Word splits, too; ignore those of FILE.")
     ] = False,

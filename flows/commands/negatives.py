@@ -38,14 +38,9 @@ def named_negatives(store: "Store", name: str) -> tuple[str, "Artifact | None"]:
 
 def browse(
     dataset: NamedNegatives,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write. Default: DATASET.html in this folder.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: DATASET.html in this folder.")] = None,
     run: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Show the predictions of this evaluated run; its key, first digits or name. May be repeated."
-        ),
+        list[str] | None, typer.Option(help="Show this evaluated run: key, first digits or name. May be repeated.")
     ] = None,
     provider: Annotated[
         list[str] | None,
@@ -166,8 +161,7 @@ def quality(
         ),
     ] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(help="Data set with the annotations of a file; default: the one that has its first query."),
+        str | None, typer.Option(help="Data set of a file's annotations; default: the one that has its first query.")
     ] = None,
     sample: Annotated[
         int | None, typer.Option(help="Queries for figures that need a parser or an encoder; 0: all. Default: 600.")
@@ -187,9 +181,7 @@ def quality(
     ] = None,
     seed: Annotated[int, typer.Option(help="With --blind: another seed draws other negatives.")] = 0,
     output: Annotated[Path, typer.Option(help="With --blind: the sheet.")] = Path("sheet.csv"),
-    score: Annotated[
-        Path | None, typer.Option(metavar="SHEET", help="Score a sheet that people have filled in.")
-    ] = None,
+    score: Annotated[Path | None, typer.Option(metavar="SHEET", help="Score a sheet that people filled in.")] = None,
 ) -> None:
     """Evaluate the quality of any negatives: a verdict, and each figure by level and provider, with intervals.
 

@@ -73,11 +73,7 @@ def run(
 
 def ablation(
     name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="A grid of tasks/grounding/ablation_grids.yaml: losses, llms, ratios, margins, systems …",
-        ),
+        str, typer.Argument(help="A grid of tasks/grounding/ablation_grids.yaml: losses, llms, ratios, margins …")
     ],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each row; several give intervals.")] = 3,
@@ -115,8 +111,7 @@ def ablation(
 def serve(
     port: Annotated[int, typer.Option(help="Port of the server and its UI.")] = server.PORT,
     env: Annotated[
-        bool,
-        typer.Option("--env", help="Print the commands by which another shell uses the running server; start none."),
+        bool, typer.Option("--env", help="Print commands by which another shell uses the running server; start none.")
     ] = False,
     dataset: Annotated[str | None, typer.Option(help="Only the deployments of this data set.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Also deployments of data sets that are not here.")] = False,

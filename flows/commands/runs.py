@@ -130,13 +130,9 @@ def predict(
     ] = None,
     dataset: OfDataset = None,
     output: Annotated[Path | None, typer.Option(help="Draw frames, saliency and windows into this .svg file.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="All windows and the saliency of every clip as JSON.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All windows and the saliency of all clips as JSON.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Windows a query in the table.")] = 5,
-    windows: Annotated[
-        bool, typer.Option("--windows", help="Show windows also of a query that is not in the video.")
-    ] = False,
+    windows: Annotated[bool, typer.Option("--windows", help="Also show windows of queries not in the video.")] = False,
 ) -> None:
     """Find the moments of a video that sentences describe, with a trained run; or say that they are not in it."""
     if not video.exists():  # said before the models' packages are imported, which takes seconds
