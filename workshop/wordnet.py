@@ -1,16 +1,18 @@
-"""Write the part of WordNet that `penumbra.tasks.text.wordnet` reads, from the files of Debian's `wordnet-base`.
+"""Write what Penumbra ships of WordNet, from the files of Debian's `wordnet-base`.
 
     apt-get download wordnet-base && dpkg-deb -x wordnet-base_*.deb build/wordnet
-    python -m workshop.wordnet build/wordnet/usr/share/wordnet tasks/text
+    python -m workshop.wordnet build/wordnet/usr/share/wordnet [--tasks tasks]
 
-A line has one of these forms, with n, v, a or r for the part of speech; synsets are numbered in their order:
+A line of `text/wordnet.txt.gz` has one of these forms, with n, v, a or r for the part of speech; synsets are numbered
+in their order:
 
     v stir 1 71034,5,1 71035,,2       a lemma, whether it is common, its senses: synset, occurrences, valence
     synset 12 14,70                   the synsets that are more general or entailed, and those that mean nearly the same
     irregular v stirred stir          a form and its lemma
 
-A line of `terms.txt.gz` is a noun and the words that stand before it in terms of two words: knife bread butter.
+A line of `text/terms.txt.gz` is a noun and the words that stand before it in terms of two words: knife bread butter.
 Proper names, abbreviations and longer terms are left out, and the synsets that only they lead to.
+A line of `negatives/quality/sentences.txt.gz` is an example in a gloss.
 """
 
 import gzip
@@ -115,11 +117,19 @@ def numbered(data: Data, synsets: list[str]) -> dict[str, int]:
     return {synset: number for number, synset in enumerate(sorted(found))}
 
 
-def main(wordnet: Path, output: Path) -> None:
-    for name, several in zip(("wordnet.txt.gz", "terms.txt.gz"), lines(wordnet), strict=True):
-        path = output / name
-        path.write_bytes(gzip.compress("\n".join(several).encode(), 9, mtime=0))
-        print(f"{path.stat().st_size / 1e6:.2f} MB in {path}")
+def sentences(folder: Path) -> list[str]:
+    """Return the examples of at least three words in the glosses of all synsets, each once."""
+    lines = [line for name in FILES.values() for line in (folder / f"data.{name}").read_text().splitlines()]
+    glosses = [line.partition(" | ")[2] for line in lines if not line.startswith("  ")]
+    found = [" ".join(text.split()) for gloss in glosses for text in re.findall(r'"([^"]+)"', gloss)]
+    return [text for text in dict.fromkeys(found) if len(text.split()) >= 3]
+
+
+def main(wordnet: Path, tasks: Path = Path("tasks")) -> None:
+    words, terms = lines(wordnet)
+    files = {"text/wordnet": words, "text/terms": terms, "negatives/quality/sentences": [*sentences(wordnet), ""]}
+    for name, several in files.items():
+        (tasks / f"{name}.txt.gz").write_bytes(gzip.compress("\n".join(several).encode(), mtime=0))
 
 
 if __name__ == "__main__":

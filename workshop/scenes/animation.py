@@ -2,24 +2,28 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from workshop.scenes import scene as layout
-from workshop.scenes.drawing import DRAWN, HIP, Placed, Transform, background_of, blit, picture, pictures
-from workshop.scenes.scene import SIDE, Person, Pose, Record, Scene, Thing, initial_scene, locate, posture
+from workshop.scenes.drawing import DRAWN, HIP, REST, SIDE, background_of, blit, picture, pictures
+from workshop.scenes.scene import Person, Pose, Record, Scene, Spot, Thing, initial_scene, locate, posture
 from workshop.scenes.world import NOUNS
 
-Easing = Callable[[float], float]  # share of the time -> share of the action, 0 to 1
 Update = Callable[[float], None]  # shows a share (0 to 1) of a phase
-Spot = tuple[float, float]
+Phase = tuple[float, Callable[[], Update]]  # relative duration, and a function that is called when it begins
 
 _WAIT = 0.4  # share of the time before a sudden action
 RATES = {"slowly": 0.55, "carefully": 0.8, "gently": 0.9, "quickly": 2.8, "suddenly": 2.2}  # relative
 AMPLITUDES = {"gently": 0.6, "suddenly": 1.15}
+WALKING, RUNNING = 56.0, 112.0  # pixels a second
+_STEP = 11.0  # pixels
+_FALL = 24  # pixels that a dropped thing falls at least
+_ON_WHEELS = ("car", "truck", "suitcase")  # things that roll without turning over
+_AWAY = 20  # pixels between two agents when one gives something to the other
+_HOP = 17  # pixels
+_VIEWS = (("front", 1), ("side", 1), ("back", 1), ("side", -1))
 
 
 def smooth(time: float) -> float:
@@ -32,148 +36,29 @@ def careful(time: float) -> float:
     return (step + smooth(min(rest / 0.62, 1))) / 3
 
 
-EASINGS: dict[str | None, Easing] = {
+EASINGS: dict[str | None, Callable[[float], float]] = {  # share of the time -> share of the action, 0 to 1
     "suddenly": lambda time: 0.0 if time < _WAIT else min((time - _WAIT) / (0.9 - _WAIT), 1.0),
     "carefully": careful,
     "gently": smooth,
 }
 
 
-def repetitions(manner: str | None, seconds: float, per_second: float) -> int:
-    return max(round(seconds * per_second * RATES.get(manner or "", 1.0)), 1)
-
-
-def oscillation(manner: str | None, seconds: float, per_second: float) -> Callable[[float], float]:
-    """Return a function that swings between -1 and 1 and is 0 at the beginning and the end."""
-    times, width = repetitions(manner, seconds, per_second), AMPLITUDES.get(manner or "", 1.0)
-    return lambda progress: width * math.sin(2 * math.pi * times * progress)
-
-
-WALKING, RUNNING = 56.0, 112.0  # pixels a second
-_STEP = 11.0  # pixels
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of an event, its relative duration, and a function that is called when it begins."""
-
-    seconds: float
-    begin: Callable[[], Update]
-
-
-@dataclass
-class Animation:
-    start: float
-    end: float
-    easing: Easing
-    phases: list[Phase]
-    _begun: int = -1
-    _update: Update = field(default=lambda share: None)
-
-    def show(self, now: float) -> None:
-        """Update the scene to a time, in seconds of the video, no earlier than the last one."""
-        progress = self.easing(min(max((now - self.start) / (self.end - self.start), 0), 1))
-        whole = sum(phase.seconds for phase in self.phases)
-        before = 0.0
-        for index, phase in enumerate(self.phases):
-            share = (progress * whole - before) / phase.seconds
-            before += phase.seconds
-            if index > self._begun and share > 0:
-                self._begun, self._update = index, phase.begin()
-            if index == self._begun:
-                self._update(min(share, 1.0) if share < 1 - 1e-9 else 1.0)
-
-
-@dataclass
-class AnimatedEvent:
-    """An event of a script with its scene, agent, object and duration."""
-
-    scene: Scene
-    record: dict[str, Any]
-    person: Person
-    thing: Thing | None
-    seconds: float
-    _goal: tuple[str, str, float, float, int] | None = None  # of the object
-
-    def destination(self, wanted: float) -> Pose:
-        """Choose and return the object's destination near the wanted x (pixels), without moving the object."""
-        thing, scene, to = self.object, self.scene, self.record["destination"]
-        before, flight = (thing.relation, thing.target, thing.x, thing.y, thing.slot), thing.flight
-        thing.flight = None
-        held = {person.id: person.holding for person in scene.people.values()}
-        locate(scene, thing, to["relation"], to["target"], wanted)
-        end, self._goal = scene.pose(thing), (thing.relation, thing.target, thing.x, thing.y, thing.slot)
-        thing.relation, thing.target, thing.x, thing.y, thing.slot = before
-        thing.flight = flight
-        for person in scene.people.values():
-            person.holding = held[person.id]
-        return end
-
-    def settle(self) -> None:
-        assert self._goal is not None
-        thing = self.object
-        thing.relation, thing.target, thing.x, thing.y, thing.slot = self._goal
-        thing.flight = None
-        if thing.relation == "held":
-            self.scene.people[thing.target].holding = thing.id
-
-    @property
-    def manner(self) -> str | None:
-        manner: str | None = self.record["manner"]
-        return manner
-
-    @property
-    def target(self) -> Thing | None:
-        return self.scene.things.get(self.record["target"] or "")
-
-    @property
-    def object(self) -> Thing:
-        assert self.thing is not None
-        return self.thing
-
-
 def face(person: Person, x: float) -> None:
     if abs(x - person.x) > 0.5:
         person.facing = 1 if x > person.x else -1
-    person.posture = replace(person.posture, view="side")
+    person.change(view="side")
 
 
-def walk(event: AnimatedEvent, to: Spot, *, speed: float = WALKING, look: float | None = None) -> Phase:
-    person = event.person
-    seconds = max(((to[0] - person.x) ** 2 + (to[1] - person.y) ** 2) ** 0.5 / speed, 0.05)
-    return Phase(seconds, lambda: _walking(person, to, speed, look))
-
-
-def _walking(person: Person, to: Spot, speed: float, look: float | None) -> Update:
-    start, lift = (person.x, person.y), person.lift
-    length = ((to[0] - start[0]) ** 2 + (to[1] - start[1]) ** 2) ** 0.5
-    if length > 1:
-        face(person, to[0])
-    steps = max(length / _STEP, 1)
-
-    def update(share: float) -> None:
-        person.x = start[0] + (to[0] - start[0]) * share
-        person.y = start[1] + (to[1] - start[1]) * share
-        person.lift, person.depth = lift * max(1 - 4 * share, 0), None
-        stepping = length > 1 and share < 1
-        person.posture = replace(
-            person.posture,
-            sits=None,
-            stride=_stride(share * steps, _widest(speed)) if stepping else 0,
-            lean=4 if stepping and speed > WALKING else 0,
-        )
-        if share >= 1 and look is not None:
-            face(person, look)
-
-    return update
-
-
-def _widest(speed: float) -> int:
-    return 42 if speed > WALKING else 26
+def _length(start: Spot, end: Spot) -> float:
+    return float(((end[0] - start[0]) ** 2 + (end[1] - start[1]) ** 2) ** 0.5)
 
 
 def _stride(steps: float, widest: int) -> int:
     return round(2 * (abs((steps % 2) - 1) * 2 - 1)) * widest // 2
+
+
+def _widest(speed: float) -> int:
+    return 42 if speed > WALKING else 26
 
 
 def fly(
@@ -184,7 +69,7 @@ def fly(
     arc: float = 0,
     turns: float = 0,
     person: Person | None = None,
-    easing: Easing = lambda time: time,
+    easing: Callable[[float], float] = lambda time: time,
 ) -> Update:
     """Move a thing on a curve `arc` pixels high between two poses; the hands of the person, if any, follow."""
 
@@ -194,580 +79,553 @@ def fly(
         depth = max(start.depth, goal.depth) if share < 0.85 else goal.depth
         if person is not None:
             depth = max(depth, person.y + 0.3) if share < 0.85 else depth
-            person.reach = (x, y - min(thing.height * 0.4, 7))
+            person.reach = (x, y - thing.grip)
         angle = start.angle + (goal.angle - start.angle) * way + 360 * turns * way
         thing.flight = Pose(x, y, depth, angle=angle, bottom=goal.bottom if share > 0.85 else 1e6)
 
     return update
 
 
-def land(event: AnimatedEvent, update: Update, then: Callable[[], None] | None = None) -> Update:
-    """Return a flight that at its end releases the object and calls `then`."""
+class Event:
+    """An event of a script in its scene. Each action has a method that returns its phases."""
 
-    def both(share: float) -> None:
-        update(share)
-        if share >= 1:
-            event.object.flight, event.person.reach = None, None
-            if then:
+    def __init__(self, scene: Scene, record: Record) -> None:
+        self.scene, self.record, self.manner = scene, record, record["manner"]
+        self.person = scene.people[record["agent"]]
+        self.thing, self.target = (scene.things.get(record[role]) for role in ("object", "target"))
+        self.start, self.end = record["start"], record["end"]
+        self.phases: list[Phase] = getattr(self, record["action"])()
+        self._begun = -1
+
+    def show(self, now: float) -> None:
+        """Update the scene to a time, in seconds of the video, no earlier than the last one."""
+        time = min(max((now - self.start) / (self.end - self.start), 0), 1)
+        progress = EASINGS[self.manner](time) if self.manner in EASINGS else time
+        whole, before = sum(seconds for seconds, _ in self.phases), 0.0
+        for index, (seconds, begin) in enumerate(self.phases):
+            share = (progress * whole - before) / seconds
+            before += seconds
+            if index > self._begun and share > 0:
+                self._begun, self._update = index, begin()
+            if index == self._begun:
+                self._update(min(share, 1.0) if share < 1 - 1e-9 else 1.0)
+
+    def repetitions(self, per_second: float) -> int:
+        return max(round((self.end - self.start) * per_second * RATES.get(self.manner, 1.0)), 1)
+
+    def oscillation(self, per_second: float) -> Callable[[float], float]:
+        """Return a function that swings between -1 and 1 and is 0 at the beginning and the end."""
+        times, width = self.repetitions(per_second), AMPLITUDES.get(self.manner, 1.0)
+        return lambda progress: width * math.sin(2 * math.pi * times * progress)
+
+    def destination(self, wanted: float) -> Pose:
+        """Choose and return the object's destination near the wanted x (pixels), without moving the object."""
+        thing, to, before = self.thing, self.record["destination"], dict(vars(self.thing))
+        thing.flight = None
+        locate(self.scene, thing, to["relation"], to["target"], wanted)
+        end, self._goal = self.scene.pose(thing), dict(vars(thing))
+        vars(thing).update(before)
+        return end
+
+    def settle(self) -> None:
+        """Put the object at its destination."""
+        vars(self.thing).update(self._goal)
+        if self.thing.relation == "held":
+            self.scene.people[self.thing.target].holding = self.thing.id
+
+    def land(self, update: Update, then: Callable[[], None] = lambda: None) -> Update:
+        """Return a flight that at its end releases the object and calls `then`."""
+
+        def both(share: float) -> None:
+            update(share)
+            if share >= 1:
+                self.thing.flight = self.person.reach = None
                 then()
 
-    return both
+        return both
 
+    def walk_to(self, to: Spot, *, speed: float = WALKING, look: float | None = None) -> Phase:
+        person = self.person
 
-_FALL = 24  # pixels that a dropped thing falls at least
-_ON_WHEELS = ("car", "truck", "suitcase")  # things that roll without turning over
-_AWAY = 20  # pixels between two agents when one gives something to the other
+        def begin() -> Update:
+            start, lift = (person.x, person.y), person.lift
+            length = _length(start, to)
+            if length > 1:
+                face(person, to[0])
+            steps = max(length / _STEP, 1)
 
+            def update(share: float) -> None:
+                person.x = start[0] + (to[0] - start[0]) * share
+                person.y = start[1] + (to[1] - start[1]) * share
+                person.lift, person.depth = lift * max(1 - 4 * share, 0), None
+                stepping = length > 1 and share < 1
+                stride = _stride(share * steps, _widest(speed)) if stepping else 0
+                person.change(sits=None, stride=stride, lean=4 if stepping and speed > WALKING else 0)
+                if share >= 1 and look is not None:
+                    face(person, look)
 
-def approach(event: AnimatedEvent, thing: Thing) -> Phase:
-    pose = event.scene.pose(thing)
-    half = thing.width / 2 if not NOUNS[thing.noun].fixed or thing.noun == "lamp" else thing.width / 2 - 4
-    holder = thing.target if thing.relation in ("in", "on", "under", "behind") else thing.id
-    spot = layout.stand_at(event.scene, event.person, pose.x, event.scene.ground(thing), half, thing.id, holder)
-    return walk(event, spot, look=pose.x)
+            return update
 
+        return max(_length((person.x, person.y), to) / speed, 0.05), begin
 
-def take(event: AnimatedEvent) -> list[Phase]:
-    return [approach(event, event.object), Phase(1.3, lambda: _taking(event))]
+    def approach(self) -> Phase:
+        thing, pose = self.thing, self.scene.pose(self.thing)
+        half = thing.width / 2 if not NOUNS[thing.noun].fixed or thing.noun == "lamp" else thing.width / 2 - 4
+        holder = thing.target if thing.relation in ("in", "on", "under", "behind") else thing.id
+        ground = self.scene.ground(thing)
+        return self.walk_to(
+            layout.stand_at(self.scene, self.person, pose.x, ground, half, thing.id, holder), look=pose.x
+        )
 
+    def take(self) -> list[Phase]:
+        thing, person, scene = self.thing, self.person, self.scene
 
-def _taking(event: AnimatedEvent) -> Update:
-    thing, person, scene = event.object, event.person, event.scene
-    start = scene.pose(thing)
-    person.overhead = event.record["action"] == "lift"
-    face(person, start.x)
-    into = fly(thing, start, lambda: scene.in_hands(person, thing), arc=4 if thing.relation == "in" else 0)
+        def taking() -> Update:
+            start = scene.pose(thing)
+            person.overhead = self.record["action"] == "lift"
+            face(person, start.x)
+            into = fly(thing, start, lambda: scene.in_hands(person, thing), arc=4 if thing.relation == "in" else 0)
 
-    def update(share: float) -> None:
-        up = max((share - 0.3) / 0.7, 0)  # the hands move first
-        into(up)
-        if up == 0:
-            thing.flight = None
-        pose = scene.pose(thing)
-        person.reach = (pose.x, pose.y - min(thing.height * 0.4, 7))
+            def update(share: float) -> None:
+                up = max((share - 0.3) / 0.7, 0)  # the hands move first
+                into(up)
+                if up == 0:
+                    thing.flight = None
+                pose = scene.pose(thing)
+                person.reach = (pose.x, pose.y - thing.grip)
+                if share >= 1:
+                    thing.relation, thing.target, person.holding = "held", person.id, thing.id
 
-    return land(event, update, lambda: locate(scene, thing, "held", person.id, 0))
+            return self.land(update)
 
+        return [self.approach(), (1.3, taking)]
 
-def _release(event: AnimatedEvent) -> tuple[Thing, Pose, Pose]:
-    thing, person = event.object, event.person
-    start = event.scene.pose(thing)
-    event.settle()
-    person.overhead = False
-    if thing.relation != "held":
-        person.holding = None
-    return thing, start, event.scene.pose(thing)
+    pick = lift = take
 
+    def _release(self) -> tuple[Pose, Pose]:
+        """Let go of the object; return its poses now and at its destination."""
+        start = self.scene.pose(self.thing)
+        self.settle()
+        self.person.overhead = False
+        if self.thing.relation != "held":
+            self.person.holding = None
+        return start, self.scene.pose(self.thing)
 
-def _aim(event: AnimatedEvent) -> float:
-    if event.record["direction"] == "away":
-        return float(event.record["destination"]["x"]) * SIDE
-    return event.person.x + 14 * event.person.facing
+    def _aim(self) -> float:
+        if self.record["direction"] == "away":
+            return float(self.record["destination"]["x"]) * SIDE
+        return self.person.x + 14 * self.person.facing
 
+    def _come_near(self) -> Phase:
+        scene, target = self.scene, self.target
+        end = self.destination(self._aim())
+        if target is None or self.record["relation"] in ("near", "beside", "to"):
+            x, ground, half, seen = end.x, end.y, self.thing.width / 2, [it.id for it in (target,) if it is not None]
+        else:
+            holder = target.target if target.relation in ("in", "on") else target.id
+            x, ground, half, seen = (
+                scene.pose(target).x,
+                scene.ground(target),
+                target.width / 2 - 2,
+                [target.id, holder],
+            )
+        return self.walk_to(layout.stand_at(scene, self.person, x, ground, half, *seen), look=end.x)
 
-def _come_near(event: AnimatedEvent) -> Phase:
-    scene, person, target = event.scene, event.person, event.target
-    end = event.destination(_aim(event))
-    if target is None or event.record["relation"] in ("near", "beside", "to"):
-        x, ground, half, seen = end.x, end.y, event.object.width / 2, [it.id for it in (target,) if it is not None]
-    else:
-        holder = target.target if target.relation in ("in", "on") else target.id
-        x, ground, half, seen = scene.pose(target).x, scene.ground(target), target.width / 2 - 2, [target.id, holder]
-    return walk(event, layout.stand_at(scene, person, x, ground, half, *seen), look=end.x)
+    def put(self) -> list[Phase]:
 
+        def placing() -> Update:
+            start, end = self._release()
+            face(self.person, end.x)
+            return self.land(fly(self.thing, start, lambda: end, arc=5, person=self.person))
 
-def put(event: AnimatedEvent) -> list[Phase]:
+        return [self._come_near(), (1.5, placing)]
 
-    def placing() -> Update:
-        thing, start, end = _release(event)
-        face(event.person, end.x)
-        return land(event, fly(thing, start, lambda: end, arc=5, person=event.person))
+    def drop(self) -> list[Phase]:
 
-    return [_come_near(event), Phase(1.5, placing)]
+        def dropping() -> Update:
+            start, end = self._release()
+            face(self.person, end.x)
+            above = Pose(end.x, min(start.y, end.y - _FALL), max(start.depth, end.depth))
+            over = fly(self.thing, start, lambda: above, person=self.person)
+            down = fly(self.thing, above, lambda: end, easing=lambda share: share * share)
 
+            def update(share: float) -> None:
+                over(min(share / 0.5, 1))
+                if share > 0.5:
+                    down((share - 0.5) / 0.5)
 
-def drop(event: AnimatedEvent) -> list[Phase]:
+            return self.land(update)
 
-    def dropping() -> Update:
-        thing, start, end = _release(event)
-        face(event.person, end.x)
-        above = Pose(end.x, min(start.y, end.y - _FALL), max(start.depth, end.depth))
-        over = fly(thing, start, lambda: above, person=event.person)
-        down = fly(thing, above, lambda: end, easing=lambda share: share * share)
+        return [self._come_near(), (1.0, dropping)]
+
+    def throw(self) -> list[Phase]:
+        person, direction = self.person, self.record["direction"]
+        self.destination(self._aim())
+
+        def throwing() -> Update:
+            start, end = self._release()
+            face(person, end.x)
+            high = {"up": 62.0, "down": 0.0}.get(direction, 26 + 0.18 * abs(end.x - start.x))
+            high = min(high, min(start.y, end.y) - 8)
+            back = Pose(person.x - 6 * person.facing, person.y - person.body.height * 0.8, start.depth)
+            swung = fly(self.thing, start, lambda: back, person=person)
+            turns = 0 if direction == "down" else 1
+            gone = fly(self.thing, back, lambda: end, arc=high, turns=turns * person.facing)
+
+            def update(share: float) -> None:
+                if share <= 0.3:
+                    swung(share / 0.3)
+                else:
+                    gone((share - 0.3) / 0.7)
+                    person.reach = (person.x + 14 * person.facing, person.y - person.body.height * 0.7)
+
+            return self.land(update)
+
+        return [(1.2, throwing)]
+
+    def give(self) -> list[Phase]:
+        person, other = self.person, self.scene.people[self.record["target"]]
+        self.destination(0)
+
+        def handing() -> Update:
+            face(other, person.x)
+            face(person, other.x)
+            start, _ = self._release()
+            return self.land(fly(self.thing, start, lambda: self.scene.in_hands(other, self.thing), person=person))
+
+        side = 1 if person.x > other.x else -1
+        if not _AWAY <= other.x + side * _AWAY <= SIDE - _AWAY:
+            side = -side
+        return [self.walk_to((other.x + side * _AWAY, other.y), look=other.x), (1.5, handing)]
+
+    def carry(self) -> list[Phase]:
+        target, scene, person = self.target, self.scene, self.person
+        if target is None:
+            return [self.walk_to(layout.far_side(scene, person, self.record["agent_x"][1] * SIDE))]
+        if self.record["relation"] == "behind":
+            return [self.walk_to(layout.stand_beyond(scene, person, target))]
+        apart = {"near": 13.0, "beside": 1.0}.get(self.record["relation"], 5.0)
+        return [self.walk_to(layout.stand_by(scene, person, target, apart), look=scene.pose(target).x)]
+
+    def push(self) -> list[Phase]:
+        thing, person, action = self.thing, self.person, self.record["action"]
+        start, end = self.scene.pose(thing), self.destination(self.record["destination"]["x"] * SIDE)
+        way = 1 if end.x >= start.x else -1
+        apart = (way if action == "pull" else -way) * (thing.width / 2 + 9)
+        spot = layout.stand_behind(self.scene, person, thing, start.x + apart)
+        length = math.hypot(end.x - start.x, end.y - start.y)
+
+        def moving() -> Update:
+            face(person, start.x)
+            if action == "roll":
+                return self.land(self._rolling(start, end), self.settle)
+            if action == "kick":
+                return self.land(self._kicking(start, end), self.settle)
+            return self.land(self._pushing(start, end, apart), self.settle)
+
+        return [self.walk_to(spot, look=start.x), (1.2 + length / 80, moving)]
+
+    pull = roll = kick = push
+
+    def _pushing(self, start: Pose, end: Pose, apart: float) -> Update:
+        thing, person, ground = self.thing, self.person, self.person.y
+        moved = fly(thing, start, lambda: end)
+        floor = self.scene.ground(self.target) + 4 if self.target is not None else end.y
+        last = max(end.y + 1, floor if self.record["relation"] in ("under", "behind") else 0)
 
         def update(share: float) -> None:
-            over(min(share / 0.5, 1))
-            if share > 0.5:
-                down((share - 0.5) / 0.5)
+            moved(share)
+            pose = self.scene.pose(thing)
+            person.x = min(max(pose.x + apart, 6), SIDE - 6)
+            person.y = ground + (last - ground) * share
+            person.reach = (pose.x + math.copysign(thing.width / 2 - 1, apart), pose.y - min(thing.height * 0.6, 12))
+            stride = _stride(abs(pose.x - start.x) / 9, 22) if share < 1 else 0
+            person.change(stride=stride, lean=3 if share < 1 else 0)
 
-        return land(event, update)
+        return update
 
-    return [_come_near(event), Phase(1.0, dropping)]
-
-
-def throw(event: AnimatedEvent) -> list[Phase]:
-    event.destination(_aim(event))
-
-    def throwing() -> Update:
-        thing, start, end = _release(event)
-        face(event.person, end.x)
-        person, direction = event.person, event.record["direction"]
-        high = {"up": 62.0, "down": 0.0}.get(direction, 26 + 0.18 * abs(end.x - start.x))
-        high = min(high, min(start.y, end.y) - 8)
-        back = Pose(person.x - 6 * person.facing, person.y - person.body.height * 0.8, start.depth)
-        swung = fly(thing, start, lambda: back, person=person)
-        turns = 0 if direction == "down" else 1
-        gone = fly(thing, back, lambda: end, arc=high, turns=turns * person.facing)
+    def _rolling(self, start: Pose, end: Pose) -> Update:
+        thing = self.thing
+        turns = (end.x - start.x) / (math.pi * max(min(thing.width, thing.height), 6))
+        whole = 0 if thing.noun in _ON_WHEELS else round(turns) or math.copysign(1, end.x - start.x)
+        rolled = fly(thing, start, lambda: end, turns=whole)
 
         def update(share: float) -> None:
-            if share <= 0.3:
-                swung(share / 0.3)
-            else:
-                gone((share - 0.3) / 0.7)
-                person.reach = (person.x + 14 * person.facing, person.y - person.body.height * 0.7)
+            rolled(share)
+            pose = self.scene.pose(thing)
+            self.person.reach = (pose.x, pose.y - 4) if share < 0.25 else None
 
-        return land(event, update)
+        return update
 
-    return [Phase(1.2, throwing)]
+    def _kicking(self, start: Pose, end: Pose) -> Update:
+        off = fly(self.thing, start, lambda: end, arc=9, easing=lambda share: 1 - (1 - share) ** 2)
 
-
-def give(event: AnimatedEvent) -> list[Phase]:
-    other = event.scene.people[event.record["target"]]
-    event.destination(0)
-
-    def handing() -> Update:
-        face(other, event.person.x)
-        face(event.person, other.x)
-        thing, start, _ = _release(event)
-        moved = fly(thing, start, lambda: event.scene.in_hands(other, thing), person=event.person)
-        return land(event, moved)
-
-    return [walk(event, _beside(event.person, other), look=other.x), Phase(1.5, handing)]
-
-
-def _beside(person: Person, other: Person) -> Spot:
-    side = 1 if person.x > other.x else -1
-    if not _AWAY <= other.x + side * _AWAY <= SIDE - _AWAY:
-        side = -side
-    return other.x + side * _AWAY, other.y
-
-
-def carry(event: AnimatedEvent) -> list[Phase]:
-    target, scene, person = event.target, event.scene, event.person
-    if target is None:
-        spot = layout.far_side(scene, person, event.record["agent_x"][1] * SIDE)
-        return [walk(event, spot)]
-    x = scene.pose(target).x
-    if event.record["relation"] == "behind":
-        return [walk(event, layout.stand_beyond(scene, person, target))]
-    apart = {"near": 13.0, "beside": 1.0}.get(event.record["relation"], 5.0)
-    return [walk(event, layout.stand_by(scene, person, target, apart), look=x)]
-
-
-def slide(event: AnimatedEvent) -> list[Phase]:
-    thing, scene = event.object, event.scene
-    start, action = scene.pose(thing), event.record["action"]
-    end = event.destination(event.record["destination"]["x"] * SIDE)
-    way = 1 if end.x >= start.x else -1
-    side = way if action == "pull" else -way
-    apart = thing.width / 2 + 9
-    spot = layout.stand_behind(scene, event.person, thing, start.x + side * apart)
-    walking = walk(event, spot, look=start.x)
-    length = math.hypot(end.x - start.x, end.y - start.y)
-    moving = {"push": _pushing, "pull": _pushing, "roll": _rolling, "kick": _kicking}[action]
-    return [walking, Phase(1.2 + length / 80, lambda: moving(event, start, end, side * apart))]
-
-
-def _pushing(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Update:
-    thing, person = event.object, event.person
-    face(person, start.x)
-    moved = fly(thing, start, lambda: end)
-    ground = person.y
-    floor = event.scene.ground(event.target) + 4 if event.target is not None else end.y
-    last = max(end.y + 1, floor if event.record["relation"] in ("under", "behind") else 0)
-
-    def update(share: float) -> None:
-        moved(share)
-        pose = event.scene.pose(thing)
-        person.x = min(max(pose.x + apart, 6), SIDE - 6)
-        person.y = ground + (last - ground) * share
-        person.reach = (pose.x + math.copysign(thing.width / 2 - 1, apart), pose.y - min(thing.height * 0.6, 12))
-        stride = _stride(abs(pose.x - start.x) / 9, 22) if share < 1 else 0
-        person.posture = replace(person.posture, stride=stride, lean=3 if share < 1 else 0)
-
-    return land(event, update, event.settle)
-
-
-def _rolling(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Update:
-    thing, person = event.object, event.person
-    del apart
-    face(person, start.x)
-    turns = (end.x - start.x) / (math.pi * max(min(thing.width, thing.height), 6))
-    whole = 0 if thing.noun in _ON_WHEELS else round(turns) or math.copysign(1, end.x - start.x)
-    rolled = fly(thing, start, lambda: end, turns=whole)
-
-    def update(share: float) -> None:
-        rolled(share)
-        pose = event.scene.pose(thing)
-        person.reach = (pose.x, pose.y - 4) if share < 0.25 else None
-
-    return land(event, update, event.settle)
-
-
-def _kicking(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Update:
-    thing, person = event.object, event.person
-    del apart
-    face(person, start.x)
-    off = fly(thing, start, lambda: end, arc=9, easing=lambda share: 1 - (1 - share) ** 2)
-
-    def update(share: float) -> None:
-        back, ahead = -45 * min(share / 0.2, 1), 75 if 0.25 < share < 0.6 else 0
-        person.posture = replace(person.posture, kick=round(back if share < 0.25 else ahead))
-        if share > 0.25:
-            off((share - 0.25) / 0.75)
-
-    return land(event, update, event.settle)
-
-
-def _handle(event: AnimatedEvent, seconds: float, update_of: Callable[[Pose], Update]) -> list[Phase]:
-
-    def begin() -> Update:
-        pose = event.scene.pose(event.object)
-        face(event.person, pose.x)
-        return update_of(pose)
-
-    return [approach(event, event.object), Phase(seconds, begin)]
-
-
-def open_close(event: AnimatedEvent) -> list[Phase]:
-    thing, person, opens = event.object, event.person, event.record["action"] == "open"
-
-    def moving(pose: Pose) -> Update:
         def update(share: float) -> None:
+            back, ahead = -45 * min(share / 0.2, 1), 75 if 0.25 < share < 0.6 else 0
+            self.person.change(kick=round(back if share < 0.25 else ahead))
+            if share > 0.25:
+                off((share - 0.25) / 0.75)
+
+        return update
+
+    def _handle(self, seconds: float, update: Callable[[float, Pose], None]) -> list[Phase]:
+        """Return the phases of an action on a thing that stays in its place, at a pose."""
+
+        def begin() -> Update:
+            pose = self.scene.pose(self.thing)
+            face(self.person, pose.x)
+            return lambda share: update(share, pose)
+
+        return [self.approach(), (seconds, begin)]
+
+    def close(self) -> list[Phase]:
+        thing, person, opens = self.thing, self.person, self.record["action"] == "open"
+
+        def update(share: float, pose: Pose) -> None:
             turned = min(max((share - 0.15) / 0.8, 0), 1)
             thing.opened = turned if opens else 1 - turned
             side = 1 if person.x > pose.x else -1
             out = thing.width / 2 - 2 + 3 * thing.opened
             person.reach = (pose.x + side * out, pose.y - thing.height * 0.5) if share < 1 else None
 
-        return update
+        return self._handle(1.4, update)
 
-    return _handle(event, 1.4, moving)
+    open = close
 
+    def turn(self) -> list[Phase]:
+        direction = self.record["direction"]
+        if direction in ("on", "off"):
+            return self._switch()
+        return [(1.2, lambda: self._turning(0.5) if direction == "around" else self._turning_to())]
 
-def switch(event: AnimatedEvent) -> list[Phase]:
-    thing, person = event.object, event.person
-
-    def switching(pose: Pose) -> Update:
-        def update(share: float) -> None:
-            person.reach = (pose.x, pose.y - thing.height * 0.7) if share < 1 else None
+    def _switch(self) -> list[Phase]:
+        def update(share: float, pose: Pose) -> None:
+            self.person.reach = (pose.x, pose.y - self.thing.height * 0.7) if share < 1 else None
             if share > 0.5:
-                thing.opened = float(event.record["direction"] == "on")
+                self.thing.opened = float(self.record["direction"] == "on")
 
-        return update
+        return self._handle(1.2, update)
 
-    return _handle(event, 1.2, switching)
+    def spin(self) -> list[Phase]:
+        if self.thing is None:
+            times = max(self.repetitions(1.0), 2)
+            return [(2.0, lambda: self._turning(times))]
+        turn = self.oscillation(0.7)
 
+        def update(share: float, pose: Pose) -> None:
+            self.thing.squeeze = 1.0 if share >= 1 else max(1 - abs(turn(share)) * 0.75, 0.25)
+            self.person.reach = (pose.x, pose.y - self.thing.height * 0.6) if share < 0.2 else None
 
-def spin_thing(event: AnimatedEvent) -> list[Phase]:
-    thing, person = event.object, event.person
-    turn = oscillation(event.manner, event.seconds, 0.7)
+        return self._handle(2.0, update)
 
-    def spinning(pose: Pose) -> Update:
-        def update(share: float) -> None:
-            thing.squeeze = 1.0 if share >= 1 else max(1 - abs(turn(share)) * 0.75, 0.25)
-            person.reach = (pose.x, pose.y - thing.height * 0.6) if share < 0.2 else None
+    def shake(self) -> list[Phase]:
+        return [(1.8, lambda: self._swinging(1.7, lambda s: (4.5 * s, 0.0)))]
 
-        return update
+    def wave(self) -> list[Phase]:
+        if self.thing is None:
+            return [(1.8, self._waving)]
+        self.person.overhead = True
+        return [(1.8, lambda: self._swinging(1.0, lambda s: (12 * s, 5.0 * abs(s))))]
 
-    return _handle(event, 2.0, spinning)
-
-
-_HOP = 17  # pixels
-_VIEWS = (("front", 1), ("side", 1), ("back", 1), ("side", -1))
-_NEAR = {"near": 12.0, "beside": 1.0}
-
-
-def shake(event: AnimatedEvent) -> list[Phase]:
-    return [Phase(1.8, lambda: _swinging(event, 1.7, lambda s: (4.5 * s, 0.0)))]
-
-
-def wave(event: AnimatedEvent) -> list[Phase]:
-    if event.thing is not None:
-        event.person.overhead = True
-        return [Phase(1.8, lambda: _swinging(event, 1.0, lambda s: (12 * s, 5.0 * abs(s))))]
-    return [Phase(1.8, lambda: _waving(event))]
-
-
-def _swinging(event: AnimatedEvent, rate: float, curve: Callable[[float], tuple[float, float]]) -> Update:
-    person, side = event.person, oscillation(event.manner, event.seconds, rate)
-    lift = person.lift
-
-    def update(share: float) -> None:
-        person.offset = curve(side(share)) if share < 1 else (0, 0)
-        if share >= 1:
-            person.overhead, person.lift = False, lift
-
-    return update
-
-
-def _waving(event: AnimatedEvent) -> Update:
-    person, side = event.person, oscillation(event.manner, event.seconds, 1.1)
-    other = event.scene.people.get(event.record["target"] or "")
-    if other is not None:
-        face(person, other.x)
-    elif not person.posture.sits:
-        person.posture = replace(person.posture, view="front")
-
-    def update(share: float) -> None:
-        raised = ((-8, 12), (12 + round(7 * side(share)), 38 - round(abs(side(share)) * 2)))
-        person.posture = replace(person.posture, hands=raised if share < 1 else ((-8, 12), (8, 12)))
-
-    return update
-
-
-def bounce(event: AnimatedEvent) -> list[Phase]:
-
-    def bouncing() -> Update:
-        person, thing = event.person, event.object
-        start = event.scene.pose(thing)
-        deep = person.y - start.y
-        times = repetitions(event.manner, event.seconds, 1.0)
+    def _swinging(self, rate: float, curve: Callable[[float], Spot]) -> Update:
+        person, side = self.person, self.oscillation(rate)
 
         def update(share: float) -> None:
-            up = abs(1 - 2 * (share * times % 1))  # 1 in the hand, 0 on the floor
-            person.offset = (0, deep * (1 - up * up)) if share < 1 else (0, 0)
-            high = (person.x + person.facing * 12, start.y - 6 + 4 * (1 - up))
-            person.reach = high if share < 1 else None
+            person.offset = curve(side(share)) if share < 1 else (0, 0)
+            if share >= 1:
+                person.overhead = False
 
         return update
 
-    return [Phase(2.0, bouncing)]
+    def _waving(self) -> Update:
+        person, side = self.person, self.oscillation(1.1)
+        other = self.scene.people.get(self.record["target"])
+        if other is not None:
+            face(person, other.x)
+        elif not person.posture.sits:
+            person.change(view="front")
 
+        def update(share: float) -> None:
+            raised = ((-8, 12), (12 + round(7 * side(share)), 38 - round(abs(side(share)) * 2)))
+            person.change(hands=raised if share < 1 else REST)
 
-def hug(event: AnimatedEvent) -> list[Phase]:
+        return update
 
-    def hugging() -> Update:
-        person, side = event.person, oscillation(event.manner, event.seconds, 0.7)
+    def bounce(self) -> list[Phase]:
+        person = self.person
+
+        def bouncing() -> Update:
+            start, times = self.scene.pose(self.thing), self.repetitions(1.0)
+            deep = person.y - start.y
+
+            def update(share: float) -> None:
+                up = abs(1 - 2 * (share * times % 1))  # 1 in the hand, 0 on the floor
+                person.offset = (0, deep * (1 - up * up)) if share < 1 else (0, 0)
+                high = (person.x + person.facing * 12, start.y - 6 + 4 * (1 - up))
+                person.reach = high if share < 1 else None
+
+            return update
+
+        return [(2.0, bouncing)]
+
+    def hug(self) -> list[Phase]:
+        person, side = self.person, self.oscillation(0.7)
         sits = bool(person.posture.sits)
 
         def update(share: float) -> None:
             near = min(share / 0.25, 1, (1 - share) / 0.15)
             person.close, person.offset = 6.0 * near, (1.6 * side(share) * near, 0)
-            person.posture = replace(person.posture, lean=0 if sits or share >= 1 else round(3 * side(share)))
+            person.change(lean=0 if sits or share >= 1 else round(3 * side(share)))
 
-        return update
+        return [(2.0, lambda: update)]
 
-    return [Phase(2.0, hugging)]
-
-
-def turn(event: AnimatedEvent) -> list[Phase]:
-    if event.record["direction"] in ("on", "off"):
-        return switch(event)
-    if event.record["direction"] == "around":
-        return [Phase(1.2, lambda: _turning(event, 0.5))]
-    return [Phase(1.2, lambda: _turning_to(event))]
-
-
-def spin(event: AnimatedEvent) -> list[Phase]:
-    if event.thing is not None:
-        return spin_thing(event)
-    times = max(repetitions(event.manner, event.seconds, 1.0), 2)
-    return [Phase(2.0, lambda: _turning(event, times))]
-
-
-def _turning(event: AnimatedEvent, times: float) -> Update:
-    person = event.person
-    first = (person.posture.view, person.facing if person.posture.view == "side" else 1)
-    start = _VIEWS.index(first) if first in _VIEWS else 0
-
-    def update(share: float) -> None:
-        view, facing = _VIEWS[round(start + 4 * times * share) % 4]
-        person.posture = replace(person.posture, view=view)
-        person.facing = facing if view == "side" else person.facing
-
-    return update
-
-
-def _turning_to(event: AnimatedEvent) -> Update:
-    person, target = event.person, event.target
-    x = SIDE / 2 if target is None else event.scene.pose(target).x
-
-    def update(share: float) -> None:
-        if share >= 0.5:
-            face(person, x)
-        elif share > 0:
-            person.posture = replace(person.posture, view="front")
-        looks = person.x + (14 if x > person.x else -14), person.y - person.body.height * 0.62
-        person.reach = looks if 0.5 <= share < 1 and not person.holding else None
-
-    return update
-
-
-def jump(event: AnimatedEvent) -> list[Phase]:
-    target = event.target
-    if target is None:
-        return [Phase(1.4, lambda: _hopping(event, 0, repetitions(event.manner, event.seconds, 0.9)))]
-    pose, scene = event.scene.pose(target), event.scene
-    if event.record["relation"] == "over":
-        return _jump_over(event, target)
-    spot = layout.stand_at(scene, event.person, pose.x, scene.ground(target), target.width / 2 - 8, target.id)
-    seat, times = target.look.places.seat, repetitions(event.manner, event.seconds, 0.6)
-    up = Phase(0.6, lambda: _leaping(event, (pose.x, pose.y), seat))
-    return [walk(event, spot, look=pose.x), up, Phase(1.2, lambda: _hopping(event, seat, times))]
-
-
-def _jump_over(event: AnimatedEvent, target: Thing) -> list[Phase]:
-    pose, person = event.scene.pose(target), event.person
-    side = -1 if person.x < pose.x else 1
-    reach = target.width / 2 + 13
-    if not 8 <= pose.x - side * reach <= SIDE - 8:
-        side = -side
-    first, second = (pose.x + side * reach, pose.y + 1), (pose.x - side * reach, pose.y + 1)
-    high = target.height + 8
-    return [walk(event, first, look=pose.x), Phase(1.2, lambda: _leaping(event, second, 0, high=high))]
-
-
-def _leaping(event: AnimatedEvent, to: tuple[float, float], onto: float, *, high: float = 10) -> Update:
-    person = event.person
-    x, y = person.x, person.y
-    face(person, to[0])
-
-    def update(share: float) -> None:
-        person.x, person.y = x + (to[0] - x) * share, y + (to[1] - y) * share
-        person.lift = onto * share + (high + onto / 2) * 4 * share * (1 - share)
-        person.depth = max(y, to[1]) + 0.6
-        legs = 40 if 0.1 < share < 0.9 else 0
-        person.posture = replace(person.posture, stride=legs)
-
-    return update
-
-
-def _hopping(event: AnimatedEvent, floor: float, times: int) -> Update:
-    person = event.person
-
-    def update(share: float) -> None:
-        phase = share * times % 1 if share < 1 else 0.0
-        person.lift = floor + _HOP * 4 * phase * (1 - phase)
-        up = phase > 0.12 and not person.holding
-        person.posture = replace(person.posture, hands=((-12, 34), (12, 34)) if up else ((-8, 12), (8, 12)))
-
-    return update
-
-
-def sit(event: AnimatedEvent) -> list[Phase]:
-    scene, person, target = event.scene, event.person, event.target
-    scale = person.body.height / DRAWN
-
-    def by(target: Thing) -> Spot:
-        return layout.stand_by(scene, person, target, _NEAR[event.record["relation"]] + 5)
-
-    if target is None or event.record["relation"] != "on":
-        spot = layout.stand_free(scene, person, person.x) if target is None else by(target)
-        return [walk(event, spot), Phase(1.2, lambda: _sitting(event, "floor", -10.5 * scale, None))]
-    pose, seat = scene.pose(target), target.look.places.seat
-    spot = (pose.x, scene.ground(target) + 2)
-    flat = target.noun == "rug"
-    where, lift = ("floor", -10.5 * scale) if flat else ("seat", seat - HIP * scale + 2)
-    return [walk(event, spot), Phase(1.2, lambda: _sitting(event, where, lift, None if flat else pose.y + 0.6))]
-
-
-def _sitting(event: AnimatedEvent, where: str, lift: float, depth: float | None) -> Update:
-    person = event.person
-    person.posture = replace(person.posture, view="front")
-
-    def update(share: float) -> None:
-        down = share > 0.45
-        person.posture = replace(person.posture, sits=where if down else None, crouch=0 if down else round(14 * share))
-        person.lift = lift * (share if down else 0)
-        person.depth = depth if down and depth is not None else None
-
-    return update
-
-
-def stand(event: AnimatedEvent) -> list[Phase]:
-
-    def standing() -> Update:
-        person = event.person
-        lift, x, y = person.lift, person.x, person.y
-        ahead = 4 if person.posture.sits == "seat" else 0
+    def _turning(self, times: float) -> Update:
+        person = self.person
+        first = (person.posture.view, person.facing if person.posture.view == "side" else 1)
+        start = _VIEWS.index(first)
 
         def update(share: float) -> None:
-            up = share > 0.5
-            sits = None if up else person.posture.sits
-            person.posture = replace(person.posture, sits=sits, crouch=round(12 * (1 - share)) if up else 0)
-            person.lift = 0 if up else lift * (1 - share)
-            person.x, person.y = x, y + ahead * share
-            person.depth = None if up else person.depth
+            view, facing = _VIEWS[round(start + 4 * times * share) % 4]
+            person.change(view=view)
+            person.facing = facing if view == "side" else person.facing
 
         return update
 
-    return [Phase(1.2, standing)]
+    def _turning_to(self) -> Update:
+        person, x = self.person, self.scene.pose(self.target).x
 
+        def update(share: float) -> None:
+            if share >= 0.5:
+                face(person, x)
+            elif share > 0:
+                person.change(view="front")
+            looks = person.x + (14 if x > person.x else -14), person.y - person.body.height * 0.62
+            person.reach = looks if 0.5 <= share < 1 and not person.holding else None
 
-def go(event: AnimatedEvent) -> list[Phase]:
-    scene, person, target = event.scene, event.person, event.target
-    speed = RUNNING if event.record["action"] == "run" else WALKING
-    relation = event.record["relation"]
-    if target is None or relation == "from":
-        aim = layout.far_side(scene, person, event.record["agent_x"][1] * SIDE)
-        if relation != "in":
-            return [walk(event, aim, speed=speed)]
-        return _about(event, aim, speed)
-    x = scene.pose(target).x
-    if relation == "behind":
-        return [walk(event, layout.stand_beyond(scene, person, target), speed=speed)]
-    arrival = walk(event, layout.stand_by(scene, person, target, 3), speed=speed, look=x)
-    if relation == "to":
-        return [arrival]
-    radius = target.width / 2 + 10
-    return [arrival, Phase(max(4 * radius / speed, 0.6), lambda: _circling(event, target, radius, speed))]
+        return update
 
+    def jump(self) -> list[Phase]:
+        scene, person, target = self.scene, self.person, self.target
+        if target is None:
+            return [(1.4, lambda: self._hopping(0, self.repetitions(0.9)))]
+        pose = scene.pose(target)
+        if self.record["relation"] == "over":
+            side, reach = -1 if person.x < pose.x else 1, target.width / 2 + 13
+            if not 8 <= pose.x - side * reach <= SIDE - 8:
+                side = -side
+            first, second = (pose.x + side * reach, pose.y + 1), (pose.x - side * reach, pose.y + 1)
+            over = (1.2, lambda: self._leaping(second, 0, high=target.height + 8))
+            return [self.walk_to(first, look=pose.x), over]
+        spot = layout.stand_at(scene, person, pose.x, scene.ground(target), target.width / 2 - 8, target.id)
+        seat, times = target.look.places.seat, self.repetitions(0.6)
+        up = (0.6, lambda: self._leaping((pose.x, pose.y), seat))
+        return [self.walk_to(spot, look=pose.x), up, (1.2, lambda: self._hopping(seat, times))]
 
-def _about(event: AnimatedEvent, aim: tuple[float, float], speed: float) -> list[Phase]:
-    person = event.person
-    middle = (person.x + (aim[0] - person.x) * 0.55, 152.0 if person.y < 120 else 98.0)
-    first = walk(event, middle, speed=speed)
-    seconds = math.dist(middle, aim) / speed
-    return [first, Phase(max(seconds, 0.05), walk(event, aim, speed=speed).begin)]
+    def _leaping(self, to: Spot, onto: float, *, high: float = 10) -> Update:
+        person, x, y = self.person, self.person.x, self.person.y
+        face(person, to[0])
 
+        def update(share: float) -> None:
+            person.x, person.y = x + (to[0] - x) * share, y + (to[1] - y) * share
+            person.lift = onto * share + (high + onto / 2) * 4 * share * (1 - share)
+            person.depth = max(y, to[1]) + 0.6
+            person.change(stride=40 if 0.1 < share < 0.9 else 0)
 
-def _circling(event: AnimatedEvent, target: Thing, radius: float, speed: float) -> Update:
-    person, pose = event.person, event.scene.pose(target)
-    middle = event.scene.ground(target)
-    deep = max(min(9.0, middle - 66), 2.0)
-    first = 0.0 if person.x > pose.x else math.pi
-    offset = person.y - middle
+        return update
 
-    def update(share: float) -> None:
-        before, angle = person.x, first + (1 if first else -1) * 2 * math.pi * share
-        person.x = min(max(pose.x + radius * math.cos(angle), 6), SIDE - 6)
-        person.y = middle + deep * math.sin(angle) * (1 if math.sin(angle) < 0 else 0.7) + offset
-        if abs(person.x - before) > 0.4:
-            face(person, 2 * person.x - before)
-        stride = _stride(share * radius * 0.35, _widest(speed))
-        person.posture = replace(person.posture, stride=0 if share >= 1 else stride)
+    def _hopping(self, floor: float, times: int) -> Update:
+        person = self.person
 
-    return update
+        def update(share: float) -> None:
+            phase = share * times % 1 if share < 1 else 0.0
+            person.lift = floor + _HOP * 4 * phase * (1 - phase)
+            person.change(hands=((-12, 34), (12, 34)) if phase > 0.12 and not person.holding else REST)
 
+        return update
 
-_PHASES: dict[str, Callable[[AnimatedEvent], list[Phase]]] = {
-    **dict.fromkeys(("take", "pick", "lift"), take),
-    **dict.fromkeys(("push", "pull", "roll", "kick"), slide),
-    **dict.fromkeys(("open", "close"), open_close),
-    **dict.fromkeys(("walk", "run"), go),
-    **{"put": put, "drop": drop, "throw": throw, "give": give},
-    **{"carry": carry, "turn": turn, "spin": spin, "shake": shake, "wave": wave, "jump": jump, "sit": sit},
-    **{"stand": stand, "bounce": bounce, "hug": hug},
-}
+    def sit(self) -> list[Phase]:
+        scene, person, target = self.scene, self.person, self.target
+        scale, relation = person.body.height / DRAWN, self.record["relation"]
+        where, lift, depth = "floor", -10.5 * scale, None
+        if target is None:
+            spot = layout.stand_free(scene, person, person.x)
+        elif relation != "on":
+            spot = layout.stand_by(scene, person, target, {"near": 12.0, "beside": 1.0}[relation] + 5)
+        else:
+            pose = scene.pose(target)
+            spot = (pose.x, scene.ground(target) + 2)
+            if target.noun != "rug":
+                where, lift, depth = "seat", target.look.places.seat - HIP * scale + 2, pose.y + 0.6
+        return [self.walk_to(spot), (1.2, lambda: self._sitting(where, lift, depth))]
 
+    def _sitting(self, where: str, lift: float, depth: float | None) -> Update:
+        person = self.person
+        person.change(view="front")
 
-def animate(scene: Scene, record: Record) -> Animation:
-    thing = scene.things[record["object"]] if record["object"] else None
-    event = AnimatedEvent(scene, record, scene.people[record["agent"]], thing, record["end"] - record["start"])
-    return Animation(
-        record["start"], record["end"], EASINGS.get(event.manner, lambda time: time), _PHASES[record["action"]](event)
-    )
+        def update(share: float) -> None:
+            down = share > 0.45
+            person.change(sits=where if down else None, crouch=0 if down else round(14 * share))
+            person.lift = lift * (share if down else 0)
+            person.depth = depth if down else None
+
+        return update
+
+    def stand(self) -> list[Phase]:
+        person = self.person
+
+        def standing() -> Update:
+            lift, x, y = person.lift, person.x, person.y
+            ahead = 4 if person.posture.sits == "seat" else 0
+
+            def update(share: float) -> None:
+                up = share > 0.5
+                sits = None if up else person.posture.sits
+                person.change(sits=sits, crouch=round(12 * (1 - share)) if up else 0)
+                person.lift = 0 if up else lift * (1 - share)
+                person.x, person.y = x, y + ahead * share
+                person.depth = None if up else person.depth
+
+            return update
+
+        return [(1.2, standing)]
+
+    def walk(self) -> list[Phase]:
+        scene, person, target, relation = self.scene, self.person, self.target, self.record["relation"]
+        speed = RUNNING if self.record["action"] == "run" else WALKING
+        if target is None or relation == "from":
+            aim = layout.far_side(scene, person, self.record["agent_x"][1] * SIDE)
+            return self._about(aim, speed) if relation == "in" else [self.walk_to(aim, speed=speed)]
+        if relation == "behind":
+            return [self.walk_to(layout.stand_beyond(scene, person, target), speed=speed)]
+        arrival = self.walk_to(layout.stand_by(scene, person, target, 3), speed=speed, look=scene.pose(target).x)
+        if relation == "to":
+            return [arrival]
+        radius = target.width / 2 + 10
+        return [arrival, (max(4 * radius / speed, 0.6), lambda: self._circling(radius, speed))]
+
+    run = walk
+
+    def _about(self, aim: Spot, speed: float) -> list[Phase]:
+        person = self.person
+        middle = (person.x + (aim[0] - person.x) * 0.55, 152.0 if person.y < 120 else 98.0)
+        seconds = max(math.dist(middle, aim) / speed, 0.05)
+        return [self.walk_to(middle, speed=speed), (seconds, self.walk_to(aim, speed=speed)[1])]
+
+    def _circling(self, radius: float, speed: float) -> Update:
+        person, pose, middle = self.person, self.scene.pose(self.target), self.scene.ground(self.target)
+        deep = max(min(9.0, middle - 66), 2.0)
+        first = 0.0 if person.x > pose.x else math.pi
+        offset = person.y - middle
+
+        def update(share: float) -> None:
+            before, angle = person.x, first + (1 if first else -1) * 2 * math.pi * share
+            person.x = min(max(pose.x + radius * math.cos(angle), 6), SIDE - 6)
+            person.y = middle + deep * math.sin(angle) * (1 if math.sin(angle) < 0 else 0.7) + offset
+            if abs(person.x - before) > 0.4:
+                face(person, 2 * person.x - before)
+            person.change(stride=0 if share >= 1 else _stride(share * radius * 0.35, _widest(speed)))
+
+        return update
 
 
 FPS = 10  # frames a second; scripts count tenths of a second
@@ -788,36 +646,29 @@ def frames(script: Record) -> Iterator[Frame]:
 
 def scenes_by_frame(script: Record) -> Iterator[tuple[Scene, bool]]:
     """Yield for each frame the same scene, updated, and whether anything moves since the frame before."""
-    scene, active = initial_scene(script), list[Animation]()
+    scene, active = initial_scene(script), list[Event]()
     waiting = sorted(script["events"], key=lambda event: float(event["start"]))
     for now in (index / FPS for index in range(frame_count(script))):
-        for animation in active:
-            animation.show(now)
+        for event in active:
+            event.show(now)
         yield scene, bool(active)
-        active = [animation for animation in active if animation.end > now + 1e-6]
+        active = [event for event in active if event.end > now + 1e-6]
         while waiting and waiting[0]["start"] <= now + 1e-6:
-            active.append(animate(scene, waiting.pop(0)))
+            active.append(Event(scene, waiting.pop(0)))
 
 
 def paint(place: str, scene: Scene) -> Frame:
     image = background_of(place)
-    layers = [(scene.pose(thing).depth, _thing(scene, thing)) for thing in scene.things.values()]
-    layers += [(scene.depth(person), _person(scene, person)) for person in scene.people.values()]
-    for _, sprites in sorted(layers, key=lambda pair: pair[0]):
-        for sprite in sprites:
-            blit(image, sprite)
+
+    def depth(shown: Thing | Person) -> float:
+        return scene.depth(shown) if isinstance(shown, Person) else scene.pose(shown).depth
+
+    for shown in sorted([*scene.things.values(), *scene.people.values()], key=depth):
+        if isinstance(shown, Person):
+            for sprite in pictures(shown.body, posture(scene, shown), shown.facing):
+                blit(image, sprite, round(shown.x), round(shown.y - shown.lift))
+        elif not (pose := scene.pose(shown)).hidden:
+            angle = round(pose.angle / 15) * 15 % 360
+            sprite = picture(shown.look, shown.opened or 0.0, angle=angle, squeeze=round(shown.squeeze, 1))
+            blit(image, sprite, round(pose.x), round(pose.y), round(pose.top), round(pose.bottom))
     return (image + 0.5).astype(np.uint8)
-
-
-def _thing(scene: Scene, thing: Thing) -> list[Placed]:
-    pose = scene.pose(thing)
-    if pose.hidden:
-        return []
-    transform = Transform(angle=round(pose.angle / 15) * 15 % 360, squeeze=round(thing.squeeze, 1))
-    sprite = picture(thing.look, thing.opened or 0.0, transform)
-    return [Placed(sprite, round(pose.x), round(pose.y), round(pose.top), round(pose.bottom))]
-
-
-def _person(scene: Scene, person: Person) -> list[Placed]:
-    sprites = pictures(person.body, posture(scene, person), person.facing)
-    return [Placed(sprite, round(person.x), round(person.y - person.lift)) for sprite in sprites]

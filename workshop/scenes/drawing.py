@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,9 +33,6 @@ Pattern = Callable[[Grid, Grid], Grid]  # opacity of the mark at a point, 0 to 1
 DRAWINGS = yaml.safe_load(Path(__file__).with_name("drawings.yaml").read_text(encoding="utf-8"))
 COLOURS: dict[str, Colour] = DRAWINGS["colours"]
 PAINTS: dict[str, Colour] = COLOURS | DRAWINGS["paints"]
-OBJECTS, FURNITURE, LIDDED, BADGES = (DRAWINGS[name] for name in ("objects", "furniture", "lidded", "badges"))
-_TORSO, _HEAD, _HAIR, _ROBOT_HEAD = (DRAWINGS[name] for name in ("torso", "head", "hair", "robot_head"))
-_WALLS, _DECOR = DRAWINGS["walls"], DRAWINGS["decor"]
 SIDE = 160  # pixels of a frame, in both directions
 WALL = 58  # the row where the wall ends and the floor begins
 FINE = 3  # samples of a pixel in each direction
@@ -102,15 +98,15 @@ class Shape:
     paint: str
 
     def points(self) -> list[tuple[float, float]]:
+        """Return the corners of a polygon, or two opposite corners of the box around another shape."""
         n = self.numbers
         if self.kind in "er":
             ru, rv = (n[2], n[3]) if self.kind == "e" else (n[2], n[2])
-            return [(n[0] - ru, n[1] - rv), (n[0] + ru, n[1] + rv), (n[0] - ru, n[1] + rv), (n[0] + ru, n[1] - rv)]
-        if self.kind == "b":
-            return [(n[0], n[1]), (n[2], n[3]), (n[0], n[3]), (n[2], n[1])]
+            return [(n[0] - ru, n[1] - rv), (n[0] + ru, n[1] + rv)]
         if self.kind == "l":
             half = n[4] / 2
-            return [(n[i] + du, n[i + 1] + dv) for i in (0, 2) for du in (-half, half) for dv in (-half, half)]
+            low, high = (min(n[0], n[2]), min(n[1], n[3])), (max(n[0], n[2]), max(n[1], n[3]))
+            return [(low[0] - half, low[1] - half), (high[0] + half, high[1] + half)]
         return list(zip(n[::2], n[1::2], strict=True))
 
     def covers(self, u: Grid, v: Grid) -> Mask:
@@ -171,26 +167,14 @@ def extent(shapes: tuple[Shape, ...]) -> tuple[float, float, float, float]:
     return min(u), min(v), max(u), max(v)
 
 
-@dataclass(frozen=True)
-class Transform:
-    """A scale, an angle in degrees around the middle, and a horizontal squeeze."""
-
-    scale: float = 1.0
-    angle: float = 0.0
-    squeeze: float = 1.0
-
-
-PLAIN = Transform()
-
-
-def _window(shapes: tuple[Shape, ...], transform: Transform) -> tuple[tuple[int, int, int, int], float]:
+def _window(shapes: tuple[Shape, ...], scale: float, angle: float) -> tuple[tuple[int, int, int, int], float]:
     left, bottom, right, top = extent(shapes)
-    middle = (bottom + top) / 2 * transform.scale
+    middle = (bottom + top) / 2 * scale
     glow = [point for shape in shapes if shape.paint == "glow" for point in shape.points()]
-    reach_u = max(abs(u) for u in (left, right, *(u for u, _ in glow))) * transform.scale
-    low = min([bottom, *(v for _, v in glow)]) * transform.scale
-    high = max([top, *(v for _, v in glow)]) * transform.scale
-    if transform.angle:
+    reach_u = max(abs(u) for u in (left, right, *(u for u, _ in glow))) * scale
+    low = min([bottom, *(v for _, v in glow)]) * scale
+    high = max([top, *(v for _, v in glow)]) * scale
+    if angle:
         reach_u = reach = float(np.hypot(reach_u, max(high - middle, middle - low)))
         low, high = middle - reach, middle + reach
     across, down, up = int(reach_u) + 2, int(-low) + 2, int(high) + 2
@@ -198,16 +182,19 @@ def _window(shapes: tuple[Shape, ...], transform: Transform) -> tuple[tuple[int,
 
 
 @lru_cache(maxsize=20_000)
-def draw(shapes: tuple[Shape, ...], style: Style, transform: Transform = PLAIN) -> Sprite:
-    (left, top, right, bottom), middle = _window(shapes, transform)
+def draw(
+    shapes: tuple[Shape, ...], style: Style, *, scale: float = 1.0, angle: float = 0.0, squeeze: float = 1.0
+) -> Sprite:
+    """Return a picture of shapes, turned by `angle` (degrees) around the middle and squeezed horizontally."""
+    (left, top, right, bottom), middle = _window(shapes, scale, angle)
     across = (np.arange((right - left) * FINE, dtype=np.float32) + 0.5) / FINE + left
     upwards = -((np.arange((bottom - top) * FINE, dtype=np.float32) + 0.5) / FINE + top)
     u, v = np.meshgrid(across, upwards)
-    if transform.angle:
-        cos, sin = np.cos(np.radians(transform.angle)), np.sin(np.radians(transform.angle))
+    if angle:
+        cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
         u, v = u * cos + (v - middle) * sin, (v - middle) * cos - u * sin + middle
-    u = u / (transform.scale * max(transform.squeeze, 0.1))
-    colour, alpha = _paint(shapes, style, u.astype(np.float32), (v / transform.scale).astype(np.float32))
+    u, v = (u / (scale * squeeze)).astype(np.float32), (v / scale).astype(np.float32)
+    colour, alpha = _paint(shapes, style, u, v)
     fine = np.concatenate([colour * alpha, alpha], axis=2)
     rows, columns = fine.shape[0] // FINE, fine.shape[1] // FINE
     small = fine.reshape(rows, FINE, columns, FINE, 4).mean((1, 3))
@@ -253,22 +240,12 @@ def _outline(colour: Image, alpha: Image, solid: Mask, style: Style) -> None:
     alpha[edge] = 1.0
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A sprite with its anchor at (x, y), in pixels; only rows from `top` up to `bottom` are visible."""
-
-    sprite: Sprite
-    x: int
-    y: int
-    top: int = 0
-    bottom: int = 1_000_000
-
-
-def blit(image: Image, placed: Placed) -> None:
-    sprite, x0, y0 = placed.sprite, placed.x + placed.sprite.left, placed.y + placed.sprite.top
+def blit(image: Image, sprite: Sprite, x: int, y: int, top: int = 0, bottom: int = 1_000_000) -> None:
+    """Paint a sprite with its anchor at (x, y), in pixels; only rows from `top` up to `bottom` are visible."""
+    x0, y0 = x + sprite.left, y + sprite.top
     rows, columns = sprite.alpha.shape[:2]
     left, right = max(x0, 0), min(x0 + columns, image.shape[1])
-    top, bottom = max(y0, placed.top, 0), min(y0 + rows, placed.bottom, image.shape[0])
+    top, bottom = max(y0, top, 0), min(y0 + rows, bottom, image.shape[0])
     if left < right and top < bottom:
         inner = (slice(top - y0, bottom - y0), slice(left - x0, right - x0))
         part = image[top:bottom, left:right]
@@ -302,7 +279,6 @@ class Places:
 
 STEPS = 6  # pictures of a lid from shut to open
 SCALES = {"object": {"small": 0.72, "big": 1.32}, "furniture": {"small": 0.84, "big": 1.13}}
-PLACES = {noun: Places(**places) for noun, places in DRAWINGS["places"].items()}
 
 
 @dataclass(frozen=True)
@@ -313,10 +289,6 @@ class Look:
     modifier: str | None
     size: str | None
 
-    @classmethod
-    def of(cls, item: dict[str, Any]) -> "Look":
-        return cls(item["noun"], item["colour"], item["material"], item["modifier"], item["size"])
-
     @cached_property
     def scale(self) -> float:
         kind = "furniture" if NOUNS[self.noun].bulk > 2 else "object"
@@ -324,23 +296,16 @@ class Look:
 
     @cached_property
     def places(self) -> Places:
-        known, scale = PLACES.get(self.noun, Places()), self.scale
-        under = (known.under[0] * scale, known.under[1] * scale)
-        rim = None if known.rim is None else known.rim * scale
-        scaled = {name: getattr(known, name) * scale for name in ("on", "behind", "inside", "seat", "middle")}
-        return replace(known, under=under, rim=rim, **scaled)
+        known, scale = DRAWINGS["places"].get(self.noun, {}), self.scale
+        scaled = {name: value * scale for name, value in known.items() if name != "under"}
+        width, height = known.get("under", (0, 0))
+        return Places(under=(width * scale, height * scale), **scaled)
 
     @cached_property
-    def extent(self) -> tuple[float, float]:
-        """Width and height in pixels, if shut."""
+    def reach(self) -> tuple[float, float, float]:
+        """Pixels to the left, to the right and above the anchor, if shut."""
         left, _, right, top = extent(_shapes(self.noun, 0))
-        return 2 * max(-left, right) * self.scale, top * self.scale
-
-    @cached_property
-    def reach(self) -> tuple[float, float]:
-        """Pixels to the left and to the right of the anchor, if shut."""
-        left, _, right, _ = extent(_shapes(self.noun, 0))
-        return -left * self.scale, right * self.scale
+        return -left * self.scale, right * self.scale, top * self.scale
 
     @cached_property
     def style(self) -> Style:
@@ -350,26 +315,25 @@ class Look:
 
 @cache
 def _shapes(noun: str, step: int) -> tuple[Shape, ...]:
-    if noun in LIDDED:
-        return between(*LIDDED[noun], step / STEPS)
-    return parse(OBJECTS[noun] if noun in OBJECTS else FURNITURE[noun])
+    if noun in DRAWINGS["lidded"]:
+        return between(*DRAWINGS["lidded"][noun], step / STEPS)
+    return parse((DRAWINGS["objects"] | DRAWINGS["furniture"])[noun])
 
 
 @cache
 def _badge(modifier: str, noun: str) -> tuple[Shape, ...]:
     left, _, right, top = extent(_shapes(noun, 0))
     share = min(1.0, (right - left) / 11, top / 9)
-    return tuple(
-        shape.mapped(lambda u, v: (u * share, v * share + top * 0.46), share) for shape in parse(BADGES[modifier])
-    )
+    shapes = parse(DRAWINGS["badges"][modifier])
+    return tuple(shape.mapped(lambda u, v: (u * share, v * share + top * 0.46), share) for shape in shapes)
 
 
-def picture(look: Look, opened: float = 0.0, transform: Transform = PLAIN) -> Sprite:
+def picture(look: Look, opened: float = 0.0, *, angle: float = 0.0, squeeze: float = 1.0) -> Sprite:
     """Return the picture of a thing; `opened` is 0 (shut, off) to 1 (open, lit)."""
     shapes = _shapes(look.noun, round(opened * STEPS))
-    if look.modifier in BADGES:
+    if look.modifier in DRAWINGS["badges"]:
         shapes += _badge(look.modifier, look.noun)
-    return draw(shapes, look.style, replace(transform, scale=transform.scale * look.scale))
+    return draw(shapes, look.style, scale=look.scale, angle=angle, squeeze=squeeze)
 
 
 def _tint(image: Image, rows: slice, share: float, step: int, columns: int = 0, *, staggered: bool = False) -> None:
@@ -396,8 +360,8 @@ def _floor(image: Image, place: str) -> None:
 
 
 @cache
-def _picture(place: str) -> bytes:
-    wall, floor = _WALLS[place]
+def _background(place: str) -> Image:
+    wall, floor = DRAWINGS["walls"][place]
     image = np.empty((SIDE, SIDE, 3), np.float32)
     image[:WALL], image[WALL:] = wall, floor
     if place == "bathroom":
@@ -405,16 +369,16 @@ def _picture(place: str) -> bytes:
     if place == "hallway":
         _tint(image, slice(0, 38), 0.97, 100, 10)
     _floor(image, place)
-    blit(image, Placed(draw(parse(_DECOR[place]), Style("grey", opacity=0.5)), 0, 0))
+    blit(image, draw(parse(DRAWINGS["decor"][place]), Style("grey", opacity=0.5)), 0, 0)
     if place == "garden":
         image[WALL - 5 : WALL] = (138, 182, 116)
     else:
         image[WALL - 2 : WALL] *= 0.78
-    return image.tobytes()
+    return image
 
 
 def background_of(place: str) -> Image:
-    return np.frombuffer(_picture(place), np.float32).reshape(SIDE, SIDE, 3).copy()
+    return _background(place).copy()
 
 
 HEIGHTS = {"man": 41.0, "woman": 39.0, "boy": 31.0, "girl": 31.0, "robot": 38.0}  # pixels
@@ -422,6 +386,8 @@ DRAWN = 40.0  # height of an agent in the drawings
 ARM = 16.0
 SHOULDER = 25.0
 HIP = 13.0
+Hands = tuple[tuple[int, int], tuple[int, int]]
+REST: Hands = ((-8, 12), (8, 12))
 _CHILD_HEAD = 1.18  # relative size of a child's head
 
 
@@ -429,8 +395,8 @@ _CHILD_HEAD = 1.18  # relative size of a child's head
 class Body:
     kind: str
     colour: str
-    skin: str = "skin"
-    hair: str = "brown"
+    skin: str
+    hair: str
 
     @property
     def height(self) -> float:
@@ -455,7 +421,7 @@ class Posture:
     view: str = "front"
     stride: int = 0
     sits: str | None = None
-    hands: tuple[tuple[int, int], tuple[int, int]] = ((-8, 12), (8, 12))
+    hands: Hands = REST
     crouch: int = 0
     lean: int = 0
     kick: int = 0
@@ -463,10 +429,10 @@ class Posture:
 
 def _head(body: Body, view: str) -> tuple[Shape, ...]:
     if body.kind == "robot":
-        return parse(_ROBOT_HEAD[view])
+        return parse(DRAWINGS["robot_head"][view])
     child = {"boy": "man", "girl": "woman"}
-    text = f"{_HEAD[view]}; {_HAIR[f'{child.get(body.kind, body.kind)} {view}']}"
-    shapes = parse(text.format(skin=body.skin, hair=body.hair))
+    hair = DRAWINGS["hair"][f"{child.get(body.kind, body.kind)} {view}"]
+    shapes = parse(f"{DRAWINGS['head'][view]}; {hair}".format(skin=body.skin, hair=body.hair))
     return tuple(_child_head(shape) for shape in shapes) if body.kind in child else shapes
 
 
@@ -514,7 +480,7 @@ def _drawn(body: Body, shapes: tuple[Shape, ...], posture: Posture, facing: int)
 
     if posture.crouch or posture.lean:
         shapes = tuple(shape.mapped(bend) for shape in shapes)
-    sprite = draw(shapes, Style(body.colour), Transform(scale=body.height / DRAWN))
+    sprite = draw(shapes, Style(body.colour), scale=body.height / DRAWN)
     if facing > 0:
         return sprite
     left = -(sprite.left + sprite.alpha.shape[1])
@@ -523,7 +489,7 @@ def _drawn(body: Body, shapes: tuple[Shape, ...], posture: Posture, facing: int)
 
 @lru_cache(maxsize=5_000)
 def _trunk(body: Body, posture: Posture, facing: int) -> Sprite:
-    shapes = parse(_legs(body, posture)) + parse(_TORSO[body.kind]) + _head(body, posture.view)
+    shapes = parse(_legs(body, posture)) + parse(DRAWINGS["torso"][body.kind]) + _head(body, posture.view)
     return _drawn(body, shapes, posture, facing)
 
 
@@ -535,6 +501,6 @@ def _arms(body: Body, posture: Posture, facing: int) -> Sprite:
 
 def pictures(body: Body, posture: Posture, facing: int) -> tuple[Sprite, Sprite]:
     """Return the two pictures of an agent, the rear one first; `facing` is 1 to the right and -1 to the left."""
-    trunk = _trunk(body, replace(posture, hands=Posture().hands), facing)
+    trunk = _trunk(body, replace(posture, hands=REST), facing)
     arms = _arms(body, Posture(hands=posture.hands, crouch=posture.crouch, lean=posture.lean), facing)
     return (arms, trunk) if posture.view == "back" else (trunk, arms)

@@ -10,7 +10,7 @@ The same seed gives the same bytes on every machine.
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,11 +28,8 @@ PILOT = 150  # scripts in which the pairs are counted
 TRIES = 10  # wordings for an event
 SHARES = {"train": 0.51, "test_trivial": 0.13, "novel_composition": 0.22, "novel_word": 0.14}  # of the videos
 
-NOVEL_WORDS = {noun for noun, kind in world.NOUNS.items() if kind.novel} | {
-    world.NOVEL_AGENT,
-    world.NOVEL_COLOUR,
-    world.NOVEL_PATTERN,
-}
+NOVEL_WORDS = {world.NOVEL_AGENT, world.NOVEL_COLOUR, world.NOVEL_PATTERN}
+NOVEL_WORDS |= {noun for noun, kind in world.NOUNS.items() if kind.novel}
 NOVEL_WORDS |= {*world.NOVEL_ADVERBS.values(), *world.NOVEL_SIZE_WORDS.values(), *world.NOVEL_PREPOSITIONS.values()}
 NOVEL_WORDS |= {verb for verbs in world.NOVEL_VERBS.values() for verb in verbs}
 
@@ -181,8 +178,9 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
     counts["train"] += videos - sum(counts.values())
     held, seen = hold_out(chance), TrainingVocabulary()
     train = annotated_videos(counts["train"], lambda sentence: held.isdisjoint(sentence.pairs), chance)
-    for sentence in _sentences(train):
-        seen.add(sentence)
+    for video in train:
+        for sentence in video.sentences:
+            seen.add(sentence)
     trivial = annotated_videos(
         counts["test_trivial"],
         lambda it: it.pairs <= seen.pairs and it.text not in seen.texts and seen.words.issuperset(words_of(it.text)),
@@ -195,10 +193,6 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
     for video in word:
         video.labels = [word_label(sentence, seen) for sentence in video.sentences]
     return {"train": train, "test_trivial": trivial, "novel_composition": composition, "novel_word": word}
-
-
-def _sentences(videos: list[AnnotatedVideo]) -> Iterator[Sentence]:
-    return (sentence for video in videos for sentence in video.sentences)
 
 
 VIDEOS = 440

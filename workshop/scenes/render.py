@@ -1,6 +1,6 @@
 """Write the video of each script to an mp4 file (H.264).
 
-    python -m workshop.scenes.render FOLDER --scripts FILE [--limit N]
+    python -m workshop.scenes.render FOLDER --scripts FILE
 
 FOLDER/<video id>.mp4 has 160 × 160 pixels and 10 frames a second. The same script gives the same frames.
 """
@@ -9,11 +9,10 @@ import json
 import multiprocessing
 from functools import partial
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any
 
 import av
 import typer
-from av.video.stream import VideoStream
 
 from workshop.scenes.animation import FPS, frames
 from workshop.scenes.drawing import SIDE
@@ -25,7 +24,7 @@ OPTIONS = {"crf": "18", "preset": "veryfast", "tune": "animation", "bf": "0", "g
 
 def render(folder: Path, script: Record) -> None:
     with av.open(str(folder / f"{script['vid']}.mp4"), "w", format="mp4") as video:
-        stream = cast("VideoStream", video.add_stream("libx264", rate=FPS, options=OPTIONS))
+        stream: Any = video.add_stream("libx264", rate=FPS, options=OPTIONS)
         stream.width = stream.height = SIDE
         stream.pix_fmt = "yuv420p"
         for frame in frames(script):
@@ -33,11 +32,11 @@ def render(folder: Path, script: Record) -> None:
         video.mux(stream.encode())
 
 
-def main(folder: Path, scripts: Annotated[Path, typer.Option()], limit: int | None = None) -> None:
+def main(folder: Path, scripts: Annotated[Path, typer.Option()]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     records = [json.loads(line) for line in scripts.read_text(encoding="utf-8").splitlines()]
     with multiprocessing.get_context("spawn").Pool() as pool:
-        pool.map(partial(render, folder), records[:limit], chunksize=2)
+        pool.map(partial(render, folder), records, chunksize=2)
 
 
 if __name__ == "__main__":

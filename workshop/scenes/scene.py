@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workshop.scenes.drawing import DRAWN, SIDE, Body, Look, Posture
+from workshop.scenes.drawing import DRAWN, SIDE, Body, Hands, Look, Posture
 from workshop.scenes.world import FLOOR, NOUNS
 
 GROUND = 86  # row of an agent at a window
@@ -52,11 +52,16 @@ class Thing:
 
     @property
     def width(self) -> float:
-        return self.look.extent[0]
+        return 2 * max(self.look.reach[:2])
 
     @property
     def height(self) -> float:
-        return self.look.extent[1]
+        return self.look.reach[2]
+
+    @property
+    def grip(self) -> float:
+        """The height at which hands hold it."""
+        return min(self.height * 0.4, 7)
 
     @property
     def large(self) -> bool:
@@ -80,6 +85,9 @@ class Person:
     close: float = 0  # pixels that the held thing is nearer to the body
     offset: tuple[float, float] = (0, 0)  # of the held thing, in pixels
     reach: tuple[float, float] | None = None  # the point that its hands reach for
+
+    def change(self, **posture: Any) -> None:
+        self.posture = replace(self.posture, **posture)
 
 
 @dataclass
@@ -188,24 +196,19 @@ def person_box(person: Person, x: float, y: float) -> Box:
     return (x - 7, y - person.body.height, x + 7, y)
 
 
-def on_floor(relation: str, target: str) -> bool:
-    return target == FLOOR or relation in ("near", "beside")
-
-
 BACK, FRONT, AT_WALL = 82, 133, 66  # rows of furniture
 SILL = 44  # lower row of a window
 BESIDE, NEAR = 1, 8  # pixels between two things
 FAR = 12  # pixels from which a thing is neither near nor beside furniture
 _LANES = (97, 101, 146, 151, 156)  # rows of things on the floor
 _MARGIN = 8
-_HIGH = ("window", "door", "closet", "fridge", "shelf", "tree", "lamp", "cabinet", "fence")
-_UPRIGHT = dict(zip(_HIGH, (9, 8, 7, 6, 5, 5, 4, 4, 3), strict=True))
+_TALL = {"window": 9, "door": 8, "closet": 7, "fridge": 6, "shelf": 5, "tree": 5, "lamp": 4, "cabinet": 4, "fence": 3}
 
 Spot = tuple[float, float]
 
 
 def furnish(furniture: dict[str, Thing], wanted: dict[str, float]) -> None:
-    ranked = sorted(furniture.values(), key=lambda it: -_UPRIGHT.get(it.noun, 0))
+    ranked = sorted(furniture.values(), key=lambda it: -_TALL.get(it.noun, 0))
     back = ranked[: (len(ranked) + 1) // 2]
     for row, base in ((back, BACK), (ranked[len(back) :], FRONT)):
         row.sort(key=lambda it: wanted[it.id])
@@ -219,7 +222,7 @@ def furnish(furniture: dict[str, Thing], wanted: dict[str, float]) -> None:
             left += it.width
 
 
-def _area(box: Box) -> float:
+def area(box: Box) -> float:
     return (box[2] - box[0]) * (box[3] - box[1])
 
 
@@ -243,7 +246,7 @@ def _freest(scene: Scene, thing: Thing, spots: list[Spot], wanted: float, weight
         box, crowding = _box(thing, spot), 0.0
         for other, large in others:
             if covered := _overlap(box, other):
-                crowding += covered * (90 / _area(box) + 60 / _area(other))
+                crowding += covered * (90 / area(box) + 60 / area(other))
             crowding += 3 * max(FAR - _gap(box, other), 0) if large else 4 * max(3 - _gap(box, other), 0)
         return crowding + _inside(box) + weight * abs(spot[0] - wanted)
 
@@ -287,9 +290,9 @@ def _stand(scene: Scene, person: Person, spots: Iterable[Spot], seen: tuple[str,
             if not covered:
                 continue
             weight = 6 if name in seen else 4 if name in scene.people else 1
-            hidden += weight * covered * (50 / _area(other) + 0.02)
+            hidden += weight * covered * (50 / area(other) + 0.02)
             if depth > spot[1]:  # the other one hides the agent
-                hidden += 80 * covered / _area(box)
+                hidden += 80 * covered / area(box)
         away = abs(spot[0] - person.x) + abs(spot[1] - person.y)
         return hidden + _inside(box) + 0.12 * away
 
@@ -367,8 +370,8 @@ def initial_scene(script: Record) -> Scene:
 
 def _thing(item: Record) -> Thing:
     opened = item.get("open", item.get("lit"))
-    at = item["at"]
-    thing = Thing(item["id"], Look.of(item), at["relation"], at["target"])
+    at, look = item["at"], Look(*(item[name] for name in ("noun", "colour", "material", "modifier", "size")))
+    thing = Thing(item["id"], look, at["relation"], at["target"])
     thing.opened = None if opened is None else float(opened)
     if not NOUNS[item["noun"]].portable:
         thing.relation = "floor"
@@ -385,16 +388,14 @@ def _add_people(scene: Scene, script: Record, chance: random.Random) -> None:
 
 
 def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float) -> None:
+    """Put a thing in its relation to a target (an item, an agent or the floor), near the wanted x (pixels)."""
     scene.things[thing.id] = thing
-    if on_floor(relation, target):
-        if relation in ("near", "beside"):
-            thing.x, thing.y = side_spot(scene, thing, relation, scene.things[target], wanted)
-        else:
-            thing.x, thing.y = floor_spot(scene, thing, wanted)
-            relation = "floor"
-    elif relation == "held":
-        scene.people[target].holding = thing.id
-    else:
+    if relation in ("near", "beside"):
+        thing.x, thing.y = side_spot(scene, thing, relation, scene.things[target], wanted)
+    elif target == FLOOR:
+        thing.x, thing.y = floor_spot(scene, thing, wanted)
+        relation = "floor"
+    elif relation != "held":
         holder = scene.things[target]
         thing.slot = scene.take_slot(thing, relation, holder, int(wanted > scene.pose(holder).x))
     thing.relation, thing.target = relation, target
@@ -422,10 +423,10 @@ def posture(scene: Scene, person: Person) -> Posture:
     return replace(person.posture, hands=hands, crouch=crouch)
 
 
-def _holding(scene: Scene, person: Person) -> tuple[tuple[int, int], tuple[int, int]]:
+def _holding(scene: Scene, person: Person) -> Hands:
     thing = scene.things[person.holding or ""]
     pose = scene.pose(thing)
-    u, v = _local(person, pose.x, pose.y - min(thing.height * 0.4, 7))
+    u, v = _local(person, pose.x, pose.y - thing.grip)
     if person.overhead:
         return (u - 5, v - 4), (u + 5, v - 4)
     near = round(thing.width * 0.2)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -9,29 +10,23 @@ from workshop.scenes import world
 from workshop.scenes.world import Agent, Item, Location, Room, colours_of, fits, materials_of
 
 
-def _look(
-    noun: str, place: str, chance: random.Random, *, novel: bool
-) -> tuple[str | None, str, str | None, str | None]:
-    modifiers = [word for word in world.NOUNS[noun].modifiers if word not in world.PLACES or word == place]
+def _add(room: Room, noun: str, at: Location, chance: random.Random, *, novel: bool) -> Item:
+    modifiers = [word for word in world.NOUNS[noun].modifiers if word not in world.PLACES or word == room.place]
     modifier = chance.choice(modifiers) if modifiers and chance.random() < 0.7 else None
     size = chance.choice(world.SIZES) if chance.random() < 0.4 else None
     materials = materials_of(noun, novel=novel)
     material = chance.choice(materials) if materials and chance.random() < 0.5 else None
     if modifier in world.SUBSTANCES and material in ("wooden", "metal"):
         material = None
-    return modifier, chance.choice(colours_of(noun, novel=novel)), size, material
-
-
-def _add(room: Room, noun: str, at: Location, chance: random.Random, *, novel: bool) -> Item:
-    number = 1 + sum(item.noun == noun for item in room.items.values())
-    item = Item(f"{noun}{number}", noun, *_look(noun, room.place, chance, novel=novel), at)
+    twins = [other.colour for other in room.items.values() if other.noun == noun]
+    colours = colours_of(noun, novel=novel)
+    item = Item(f"{noun}{len(twins) + 1}", noun, modifier, chance.choice(colours), size, material, at)
     if "open" in item.kind.affords:
         item.open = chance.random() < 0.6
     if "turn" in item.kind.affords:
         item.lit = chance.random() < 0.5
-    twins = [other.colour for other in room.items.values() if other.noun == noun]
     while item.colour in twins:
-        item.colour = chance.choice(colours_of(noun, novel=novel))
+        item.colour = chance.choice(colours)
     room.items[item.id] = item
     return item
 
@@ -255,15 +250,6 @@ LANDING = 0.05  # distance between an agent and a thing that it puts or drops
 AGENT_GAP = 0.06  # least distance between two agents
 
 
-@dataclass(frozen=True)
-class Change:
-    """The effect of a move: the object's locations before and after (None without an object), the agent's x."""
-
-    origin: Location | None
-    destination: Location | None
-    agent_x: float
-
-
 def _far_side(x: float) -> float:
     return 0.05 if x > 0.5 else 0.95
 
@@ -310,19 +296,8 @@ def _move_object(room: Room, agent: Agent, item: Item, move: Move, chance: rando
     return destination
 
 
-def _set_flags(room: Room, agent: Agent, move: Move) -> None:
-    item = room.items.get(move.object or "")
-    if item is not None and move.action in ("open", "close"):
-        item.open = move.action == "open"
-    if item is not None and move.action == "turn":
-        item.lit = move.direction == "on"
-    if move.action == "stand":
-        agent.seat = None
-    if move.action == "sit":
-        agent.seat = move.target if move.relation == "on" else world.FLOOR
-
-
-def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> Change:
+def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> tuple[Location, Location] | tuple[None, None]:
+    """Apply a move to the room; return the object's locations before and after (None without an object)."""
     end = _agent_end(room, agent, move)
     item = room.items.get(move.object or "")
     origin = destination = None
@@ -331,11 +306,18 @@ def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> Change
         if move.action in MOVING:
             destination = _move_object(room, agent, item, move, chance)
             end = destination.x if move.action in ("push", "pull") else end
-    _set_flags(room, agent, move)
+        if move.action in ("open", "close"):
+            item.open = move.action == "open"
+        if move.action == "turn":
+            item.lit = move.direction == "on"
+    if move.action == "stand":
+        agent.seat = None
+    if move.action == "sit":
+        agent.seat = move.target if move.relation == "on" else world.FLOOR
     if not _stays(move):
         agent.near = move.target if move.target in room.items and move.relation != "from" else None
     agent.x = round(end, 2)
-    return Change(origin, destination, agent.x)
+    return origin, destination
 
 
 SPEED = 0.35  # of walking, in room widths a second
@@ -357,15 +339,16 @@ class Event:
     agent: str
     move: Move
     manner: str | None
-    agent_x: tuple[float, float]
-    change: Change
+    origin: Location | None  # of the object
+    destination: Location | None
+    agent_x: tuple[float, float]  # before and after
     sentences: list[int] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        place = {name: _place(getattr(self.change, name)) for name in ("origin", "destination")}
-        roles = {"agent": self.agent, **asdict(self.move), "manner": self.manner}
-        times = {"start": self.start, "end": self.end}
-        return {**times, **roles, **place, "agent_x": list(self.agent_x), "sentences": self.sentences}
+        row: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            row |= value if name == "move" else {name: value}
+        return row
 
 
 @dataclass
@@ -377,17 +360,15 @@ class Script:
     events: list[Event]
 
     def record(self, vid: str, split: str) -> dict[str, Any]:
-        items = [_item(item) for item in self.room.items.values()]
         traits = ("id", "noun", "colour", "x", "holding")
-        agents = [{name: getattr(agent, name) for name in traits} for agent in self.room.agents.values()]
-        setting = {"place": self.room.place, "items": items}
-        events = [event.record() for event in self.events]
-        whole = {"vid": vid, "split": split, "duration": self.duration}
-        return {**whole, "setting": setting, "agents": agents, "events": events}
-
-
-def _place(location: Location | None) -> dict[str, Any] | None:
-    return asdict(location) if location else None
+        return {
+            "vid": vid,
+            "split": split,
+            "duration": self.duration,
+            "setting": {"place": self.room.place, "items": [_item(item) for item in self.room.items.values()]},
+            "agents": [{name: getattr(agent, name) for name in traits} for agent in self.room.agents.values()],
+            "events": [event.record() for event in self.events],
+        }
 
 
 def _item(item: Item) -> dict[str, Any]:
@@ -400,7 +381,7 @@ class _ScriptWriter:
         self.chance = chance
         self.most = chance.choice((1, 2, 3, 3, 4, 4, 4, 5, 5))
         self.room = new_room(chance, novel=novel)
-        self.first = self.room.copy()
+        self.first = deepcopy(self.room)
         self.clock = round(0.3 + 1.2 * chance.random(), 1)
         self.events: list[Event] = []
         self.done: set[tuple[str, str | None]] = set()
@@ -425,11 +406,11 @@ class _ScriptWriter:
         manners = world.ACTIONS[move.action].manners
         manner = self.chance.choice(manners) if self.chance.random() < 0.6 else None
         before = agent.x
-        change = apply(self.room, agent, move, self.chance)
+        places = apply(self.room, agent, move, self.chance)
         if seconds is None:
-            seconds = self.length(move, manner, abs(before - change.agent_x))
+            seconds = self.length(move, manner, abs(before - agent.x))
         end = round(min(self.clock + seconds, LONGEST), 1)
-        self.events.append(Event(self.clock, end, agent.id, move, manner, (before, change.agent_x), change))
+        self.events.append(Event(self.clock, end, agent.id, move, manner, *places, (before, agent.x)))
         return self.events[-1]
 
     def length(self, move: Move, manner: str | None, distance: float) -> float:

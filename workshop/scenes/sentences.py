@@ -2,16 +2,15 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from workshop.scenes import world
 from workshop.scenes.script import Event, Script
-from workshop.scenes.world import Item, Room, gerund, prepositions, third_person
+from workshop.scenes.world import Item, gerund, prepositions, third_person
 
 Pair = tuple[str, str, str]  # type (v-n, a-n, n-n, v-adv, p-n) and two lemmas
 Lemma = tuple[str, str]  # part of speech and lemma
-Inflection = Callable[[str], str]
 
 _PARTICLE_VERBS = ("pick", "turn", "put", "lift")  # "picks up the box" and "picks the box up"
 _ADVERBS = ("away", "around")  # directions that are not particles
@@ -30,16 +29,52 @@ class Clause:
         self.words.append(word or lemma)
         self.lemmas.add((pos, lemma))
 
-    def pair(self, kind: str, first: str, seconds: Sequence[str]) -> None:
+    def pair(self, kind: str, first: str, seconds: Iterable[str]) -> None:
         self.pairs.update((kind, first, second) for second in seconds)
 
 
-class ClauseWriter:
-    """Writes clauses for the events in a room; every call gives another wording. `novel` adds novel words."""
+@dataclass(frozen=True)
+class Sentence:
+    """A query, its window, the indices of the events that it describes, its pairs and lemmas."""
 
-    def __init__(self, room: Room, chance: random.Random, *, novel: bool = False) -> None:
-        self.room, self.chance, self.novel = room, chance, novel
-        self.nouns = Counter(item.noun for item in room.items.values())
+    text: str
+    window: tuple[float, float]
+    events: tuple[int, ...]
+    pairs: frozenset[Pair]
+    lemmas: frozenset[Lemma]
+
+
+class SentenceWriter:
+    """Writes sentences about the events of a script; every call gives another one. `novel` adds novel words."""
+
+    def __init__(self, script: Script, chance: random.Random, *, novel: bool = False) -> None:
+        self.events, self.room, self.chance, self.novel = script.events, script.room, chance, novel
+        self.nouns = Counter(item.noun for item in self.room.items.values())
+
+    def describe(self, index: int) -> Sentence:
+        """Write about the event of this index, and sometimes about another one at the same time or soon after it."""
+        events, chosen = self.events, [index]
+        if index + 1 < len(events) and events[index + 1].start == events[index].start:
+            chosen += [index + 1] if self.maybe(0.4) else []
+            return self._sentence(chosen, "while")
+        follower = next((i for i in range(index + 1, len(events)) if events[i].agent == events[index].agent), None)
+        if follower is not None and events[follower].start - events[index].end < 2 and self.maybe(0.12):
+            chosen.append(follower)
+        return self._sentence(chosen, self.chance.choice(("then", "and then")))
+
+    def _sentence(self, chosen: list[int], joint: str) -> Sentence:
+        events = [self.events[i] for i in chosen]
+        form = self.chance.choice(("third", "third", "progressive", "gerund"))
+        clauses = [self.clause(events[0], form, subject=True)]
+        for event in events[1:]:
+            alone = joint == "while"
+            then = "progressive" if alone else form.replace("progressive", "gerund")
+            clauses.append(self.clause(event, then, subject=alone, opening=False))
+        text = f" {joint} ".join(" ".join(clause.words) for clause in clauses) + "."
+        window = (min(event.start for event in events), max(event.end for event in events))
+        pairs = frozenset[Pair]().union(*(clause.pairs for clause in clauses))
+        lemmas = frozenset[Lemma]().union(*(clause.lemmas for clause in clauses))
+        return Sentence(text, window, tuple(chosen), pairs, lemmas)
 
     def maybe(self, probability: float) -> bool:
         return self.chance.random() < probability
@@ -55,18 +90,15 @@ class ClauseWriter:
         return clause
 
     def _subject(self, clause: Clause, agent: str, *, bare: bool) -> None:
-        word = self.chance.choice(self._agent_words(agent))
+        words = world.AGENTS[self.room.agents[agent].noun]
+        word = self.chance.choice(words[:1] * 2 + words)
         plain = word == "person" and self.maybe(0.8 if bare else 0.4)
         if not plain:
             second = agent == "agent2" and word == "person"
             clause.words.append("another" if second else self.chance.choice(("a", "a", "the")))
         clause.add("NOUN", word)
 
-    def _agent_words(self, agent: str) -> tuple[str, ...]:
-        words = world.AGENTS[self.room.agents[agent].noun]
-        return words[:1] * 2 + words
-
-    def _predicate(self, clause: Clause, event: Event, inflect: Inflection) -> None:
+    def _predicate(self, clause: Clause, event: Event, inflect: Callable[[str], str]) -> None:
         move, action = event.move, world.ACTIONS[event.move.action]
         novel_verbs = world.NOVEL_VERBS.get(move.action, ()) if self.novel else ()
         verb = self.chance.choice((*action.verbs, *novel_verbs))
@@ -111,17 +143,13 @@ class ClauseWriter:
         if target in self.room.items:
             nouns = self._item(clause, self.room.items[target], event)
         else:
-            nouns = [self._named(target)]
+            agent = self.room.agents.get(target)
+            nouns = [self.chance.choice(world.AGENTS[agent.noun][-2:]) if agent else target]
             clause.words.append("the")
             clause.add("NOUN", nouns[0])
         clause.pair("v-adv", verb, [preposition])
         clause.pair("p-n", preposition, nouns)
         clause.pair("v-n", verb, nouns)
-
-    def _named(self, target: str) -> str:
-        if target not in self.room.agents:
-            return target
-        return self.chance.choice(world.AGENTS[self.room.agents[target].noun][-2:])
 
     def _item(self, clause: Clause, item: Item, event: Event) -> list[str]:
         modifier, head = item.modifier, item.noun
@@ -149,56 +177,10 @@ class ClauseWriter:
         kinds = ["size", "colour", "colour", "material"]
         self.chance.shuffle(kinds)
         chosen = {*kinds[:count], *(["colour"] if self.nouns[item.noun] > 1 else [])}
-        words = {"size": self._size(item.size), "colour": item.colour, "material": item.material}
+        size = None
+        if item.size and self.novel and item.size in world.NOVEL_SIZE_WORDS and self.maybe(0.8):
+            size = world.NOVEL_SIZE_WORDS[item.size]
+        elif item.size:
+            size = self.chance.choice(world.SIZE_WORDS[item.size])
+        words = {"size": size, "colour": item.colour, "material": item.material}
         return [word for kind, word in words.items() if kind in chosen and word]
-
-    def _size(self, size: str | None) -> str | None:
-        if size is None:
-            return None
-        if self.novel and size in world.NOVEL_SIZE_WORDS and self.maybe(0.8):
-            return world.NOVEL_SIZE_WORDS[size]
-        return self.chance.choice(world.SIZE_WORDS[size])
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A query, its window, the indices of the events that it describes, its pairs and lemmas."""
-
-    text: str
-    window: tuple[float, float]
-    events: tuple[int, ...]
-    pairs: frozenset[Pair]
-    lemmas: frozenset[Lemma]
-
-
-class SentenceWriter:
-    """Writes sentences about a script; every call gives another one. `novel` adds novel words."""
-
-    def __init__(self, script: Script, chance: random.Random, *, novel: bool = False) -> None:
-        self.script, self.chance = script, chance
-        self.writer = ClauseWriter(script.room, chance, novel=novel)
-
-    def describe(self, index: int) -> Sentence:
-        events = self.script.events
-        chosen = [index]
-        follower = next((i for i in range(index + 1, len(events)) if events[i].agent == events[index].agent), None)
-        if index + 1 < len(events) and events[index + 1].start == events[index].start:
-            chosen += [index + 1] if self.writer.maybe(0.4) else []
-            return self._sentence(chosen, "while")
-        if follower is not None and events[follower].start - events[index].end < 2 and self.writer.maybe(0.12):
-            chosen.append(follower)
-        return self._sentence(chosen, self.chance.choice(("then", "and then")))
-
-    def _sentence(self, chosen: list[int], joint: str) -> Sentence:
-        events = [self.script.events[i] for i in chosen]
-        form = self.chance.choice(("third", "third", "progressive", "gerund"))
-        clauses = [self.writer.clause(events[0], form, subject=True)]
-        for event in events[1:]:
-            alone = joint == "while"
-            then = "progressive" if alone else form.replace("progressive", "gerund")
-            clauses.append(self.writer.clause(event, then, subject=alone, opening=False))
-        text = f" {joint} ".join(" ".join(clause.words) for clause in clauses) + "."
-        window = (min(event.start for event in events), max(event.end for event in events))
-        pairs = frozenset[Pair]().union(*(clause.pairs for clause in clauses))
-        lemmas = frozenset[Lemma]().union(*(clause.lemmas for clause in clauses))
-        return Sentence(text, window, tuple(chosen), pairs, lemmas)

@@ -1,7 +1,7 @@
 """Nouns, places and actions of the scenes, and the state of a room."""
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -114,10 +114,10 @@ def prepositions(action: str, relation: str, *, novel: bool = False) -> Words:
 
 
 def third_person(verb: str) -> str:
-    """Return the third person: puts, pushes, carries."""
-    if verb.endswith(("s", "sh", "ch", "x", "z")):
+    """Return the third person of a verb, or the plural of a noun: puts, pushes, carries."""
+    if verb.endswith(("s", "sh", "ch", "x", "z", "o")):
         return verb + "es"
-    if verb.endswith("y") and verb[-2] not in VOWELS:
+    if verb.endswith("y") and verb[-2:-1] not in VOWELS:
         return verb[:-1] + "ies"
     return verb + "s"
 
@@ -179,10 +179,6 @@ class Room:
     place: str
     items: dict[str, Item] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
-
-    def copy(self) -> "Room":
-        items = {name: replace(item) for name, item in self.items.items()}
-        return Room(self.place, items, {name: replace(agent) for name, agent in self.agents.items()})
 
     def on_it(self, item: Item, *relations: str) -> list[Item]:
         """Return the items that are located by this one, in these relations (default: all)."""

@@ -15,6 +15,8 @@ import yaml
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
+from workshop.scenes.world import third_person
+
 WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 RELATIONS: dict[str, str] = WORDS["relations"]  # Universal Dependencies -> CLEAR
 NOMINAL = {"NOUN", "PROPN", "PRON", "NUM", "DET", "SYM", "X"}
@@ -190,7 +192,7 @@ class TreebankLexicon:
             if {"VB", "VBG"} <= tags.keys() and lemma not in ("be", "have", "do") and lemma.isalpha()
         }
         for lemma, tags in self.verbs.items():
-            tags.setdefault("VBZ", _third_person(lemma))
+            tags.setdefault("VBZ", third_person(lemma))
             tags.setdefault("VBD", tags.get("VBN", lemma))
             tags.setdefault("VBN", tags["VBD"])
             tags["VBP"] = tags["VB"]
@@ -213,25 +215,17 @@ class TreebankLexicon:
             gerunds = [form for form in forms[lemma] if form.endswith("ing")]
             pasts = [form for form in forms[lemma] if not form.endswith("ing")] or [_regular(lemma, "ed")]
             gerund = gerunds[0] if gerunds else _regular(lemma, "ing")
-            forms_of = (lemma, lemma, _third_person(lemma), gerund, pasts[0], pasts[-1])
+            forms_of = (lemma, lemma, third_person(lemma), gerund, pasts[0], pasts[-1])
             self.verbs[lemma] = dict(zip(("VB", "VBP", "VBZ", "VBG", "VBD", "VBN"), forms_of, strict=True))
             self.transitive.append(lemma)
             self.intransitive.append(lemma)
         self.words["NN"] += [(noun, noun) for noun in sorted(words["noun"])]
-        self.words["NNS"] += [(_third_person(noun), noun) for noun in sorted(words["noun"])]
+        self.words["NNS"] += [(third_person(noun), noun) for noun in sorted(words["noun"])]
         self.words["JJ"] += [(adjective, adjective) for adjective in sorted(words["adj"])]
 
     def morph(self, text: str, tag: str) -> str:
         """Return the most common features of a word with this fine tag."""
         return self._morphs.get((text, tag)) or self._morphs.get(("", tag), "_")
-
-
-def _third_person(lemma: str) -> str:
-    if lemma.endswith(("s", "sh", "ch", "x", "z", "o")):
-        return lemma + "es"
-    if lemma.endswith("y") and lemma[-2:-1] not in "aeiou":
-        return lemma[:-1] + "ies"
-    return lemma + "s"
 
 
 def _regular(lemma: str, ending: str) -> str:

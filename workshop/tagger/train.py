@@ -17,11 +17,11 @@ import typer
 from spacy.cli.train import train as spacy_train
 from spacy.language import Language
 from spacy.lookups import load_lookups
-from spacy.tokens import DocBin
+from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 
 from penumbra.tasks.text.tags import PIPELINE_FOLDER
-from workshop.tagger.captions import TreebankLexicon, Word, caption_trees, read_conllu, to_clear_style, to_doc
+from workshop.tagger.captions import TreebankLexicon, caption_trees, read_conllu, to_clear_style, to_doc
 from workshop.tagger.instructions import IMPERATIVE, instruction_trees
 
 HERE = Path(__file__).parent
@@ -73,15 +73,10 @@ def score(nlp: Language, path: Path, *, lower: bool = False) -> dict[str, float]
     """Return the accuracy on a CoNLL-U file with its own tokens: UPOS, fine tag, attachment."""
     examples = []
     for words in read_conllu(path):
-        gold: list[Word] = to_clear_style(words)
-        reference = to_doc(nlp.vocab, gold, lower=lower)
-        predicted = spacy.tokens.Doc(
-            nlp.vocab, words=[t.text for t in reference], spaces=[bool(t.whitespace_) for t in reference]
-        )
-        examples.append(Example(predicted, reference))
-    for example, doc in zip(examples, nlp.pipe([e.predicted for e in examples]), strict=True):
-        example.predicted = doc
-    scores = nlp.evaluate(examples) if not examples else spacy.scorer.Scorer(nlp).score(examples)
+        reference = to_doc(nlp.vocab, to_clear_style(words), lower=lower)
+        spaces = [bool(token.whitespace_) for token in reference]
+        examples.append(Example(Doc(nlp.vocab, [token.text for token in reference], spaces), reference))
+    scores = nlp.evaluate(examples)
     return {name: round(scores[name], 4) for name in ("pos_acc", "tag_acc", "dep_uas", "dep_las")}
 
 

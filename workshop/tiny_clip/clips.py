@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import av
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy import ndimage
 from torch import Tensor
 
 from workshop.scenes.animation import FPS, Frame, frame_count, paint, scenes_by_frame
-from workshop.scenes.drawing import COLOURS, HEIGHTS
+from workshop.scenes.drawing import COLOURS, HEIGHTS, SIDE
 from workshop.scenes.generate import data_set
-from workshop.scenes.scene import SIDE, Box, Person, Record, Scene, Thing, person_box, posture
-from workshop.scenes.script import Event, Script, write_script
+from workshop.scenes.scene import Box, Person, Record, Scene, Thing, area, person_box, posture
+from workshop.scenes.script import Script, write_script
 from workshop.scenes.sentences import SentenceWriter
-from workshop.scenes.world import ACTIONS, AGENTS, FLOOR, MANNERS, NOUNS, NOVEL_COLOUR, PLACES, SIZES
+from workshop.scenes.world import ACTIONS, AGENTS, FLOOR, MANNERS, NOUNS, PLACES, SIZES, materials_of
 from workshop.tiny_clip.model import GRID, PATCH, SPREAD, Patches, Pictures, stirring
 
+T = TypeVar("T")
 LENGTH = 0.5  # seconds of a clip
 QUARTERS = 4
 CLIPS, IDLE = 3, 2  # clips per event, and clips at random times of a scene
@@ -30,60 +32,32 @@ TRIES = 5  # sentences written for an event
 NOVEL = 0.2  # share of scenes with the words of the split Novel-Word
 
 
+Maps = npt.NDArray[np.uint8]  # (GRID, GRID, 2): indices into KINDS and HUES
+Numbers = npt.NDArray[np.floating]
+
+
 @dataclass(frozen=True)
 class Clip:
     """Half a second of a scene: its frames, labels of the middle frame's patches, and labels of its events.
 
+    `owners` [GRID, GRID] is AGENT or THING where one is in a patch; `numbers` [GRID, GRID, NUMBERS] is its state.
     `sentences` has a list for each event in progress.
     """
 
     pictures: Pictures
     maps: Maps
-    states: States
+    owners: npt.NDArray[np.uint8]
+    numbers: Numbers
     attributes: Attributes
     sentences: list[list[str]]
 
 
-@dataclass(frozen=True)
-class Moment:
-    """An event of a scene: a sentence, and the frames of four clips (QUARTERS, FRAMES, SIDE, SIDE, 3)."""
-
-    sentence: str
-    pictures: Pictures
-
-
-def is_new(record: Record, known: set[str]) -> bool:
-    return _content(record) not in known
-
-
-def known_scenes() -> set[str]:
-    return {_content(json.loads(line)) for line in data_set()["scripts.jsonl"].splitlines()}
-
-
-def _content(record: Record) -> str:
+def content(record: Record) -> str:
     return json.dumps({name: record[name] for name in ("setting", "agents", "events")}, sort_keys=True)
 
 
-def clips(seed: int, scenes: int) -> Iterator[Clip]:
-    chance = random.Random(seed)
-    for script, record, sentences in _new_scenes(chance, scenes):
-        yield from _clips(record, sorted(_drawn(script, frame_count(record), chance)), sentences)
-
-
-def moments(seed: int, scenes: int) -> Iterator[Moment]:
-    chance = random.Random(seed)
-    for script, record, sentences in _new_scenes(chance, scenes):
-        firsts = [
-            [_first_frame(event, (quarter + 0.5) / QUARTERS) for quarter in range(QUARTERS)] for event in script.events
-        ]
-        seen = _filmed(record, frames_of_clips(record, {first for several in firsts for first in several}))
-        for several, texts in zip(firsts, sentences, strict=True):
-            yield Moment(texts[0], np.stack([seen[first] for first in several]))
-
-
-def _first_frame(event: Event, share: float) -> int:
-    """Return the first frame of the clip around this share of an event."""
-    return max(round((event.start + (event.end - event.start) * share - LENGTH / 2) * FPS), 0)
+def known_scenes() -> set[str]:
+    return {content(json.loads(line)) for line in data_set()["scripts.jsonl"].splitlines()}
 
 
 def _new_scenes(chance: random.Random, scenes: int) -> Iterator[tuple[Script, Record, list[list[str]]]]:
@@ -92,7 +66,7 @@ def _new_scenes(chance: random.Random, scenes: int) -> Iterator[tuple[Script, Re
         novel = chance.random() < NOVEL
         script = write_script(chance, novel=novel)
         record = script.record(f"T{scene}", "train")
-        if script.events and is_new(record, known):
+        if script.events and content(record) not in known:
             yield script, record, sentences_of(script, chance, novel=novel)
 
 
@@ -104,6 +78,23 @@ def sentences_of(script: Script, chance: random.Random, *, novel: bool) -> list[
     return [some or [sentence.text for sentence in all_] for some, all_ in zip(alone, several, strict=True)]
 
 
+def clips(seed: int, scenes: int) -> Iterator[Clip]:
+    chance = random.Random(seed)
+    for script, record, sentences in _new_scenes(chance, scenes):
+        firsts = sorted(_drawn(script, frame_count(record), chance))
+        for first, (before, middle, after) in _frames_of_clips(record, firsts, _seen).items():
+            start, end = first / FPS, (first + SPREAD[-1]) / FPS
+            events = events_within(record, start, end)
+            yield Clip(
+                np.stack([before.frame, middle.frame, after.frame]),
+                middle.names[middle.owners],
+                middle.kinds[middle.owners],
+                _numbers(before, middle, after),
+                attributes(record, events, (start + end) / 2),
+                [sentences[event] for event in events],
+            )
+
+
 def _drawn(script: Script, count: int, chance: random.Random) -> set[int]:
     drawn = {
         min(max(round(chance.uniform(event.start - 0.2, event.end - 0.2) * FPS), 0), count - 1)
@@ -113,51 +104,35 @@ def _drawn(script: Script, count: int, chance: random.Random) -> set[int]:
     return drawn | {chance.randrange(count) for _ in range(IDLE)}
 
 
-def frames_of_clips(record: Record, firsts: Iterable[int]) -> dict[int, list[int]]:
-    """Return the frames of each clip by its first frame; the video's last frame completes its last clip."""
-    last = frame_count(record) - 1
-    return {first: [min(first + later, last) for later in SPREAD] for first in firsts}
-
-
-def _clips(record: Record, firsts: Iterable[int], sentences: list[list[str]]) -> Iterator[Clip]:
-    wanted = frames_of_clips(record, firsts)
-    needed = {index for indices in wanted.values() for index in indices}
-    seen, maps, states = {}, {}, {}
-    for index, (scene, _) in enumerate(scenes_by_frame(record)):
-        if index in needed:
-            seen[index] = as_filmed(paint(record["setting"]["place"], scene))
-            maps[index], states[index] = patch_map(scene), patch_states(scene)
-    for first, indices in wanted.items():
-        start, end = first / FPS, (first + SPREAD[-1]) / FPS
-        events = events_within(record, start, end)
-        before, middle, after = (states[index] for index in indices)
-        yield Clip(
-            np.stack([seen[index] for index in indices]),
-            maps[indices[1]],
-            middle.since(before, after),
-            attributes(record, events, (start + end) / 2),
-            [sentences[event] for event in events],
-        )
+def moments(seed: int, scenes: int) -> Iterator[tuple[str, Pictures]]:
+    """Yield a sentence for each event, and the frames of four clips [QUARTERS, FRAMES, SIDE, SIDE, 3]."""
+    shares = [(quarter + 0.5) / QUARTERS for quarter in range(QUARTERS)]
+    for script, record, sentences in _new_scenes(random.Random(seed), scenes):
+        middles = [[event.start + (event.end - event.start) * share for share in shares] for event in script.events]
+        firsts = [[max(round((middle - LENGTH / 2) * FPS), 0) for middle in several] for several in middles]
+        seen = _frames_of_clips(record, {first for several in firsts for first in several}, as_filmed)
+        for several, texts in zip(firsts, sentences, strict=True):
+            yield texts[0], np.stack([seen[first] for first in several])
 
 
 def pictures_of_video(record: Record) -> Pictures:
-    wanted = frames_of_clips(record, range(0, frame_count(record), round(LENGTH * FPS)))
-    return np.stack(list(_filmed(record, wanted).values()))
+    firsts = range(0, frame_count(record), round(LENGTH * FPS))
+    return np.stack(list(_frames_of_clips(record, firsts, as_filmed).values()))
 
 
-def _filmed(record: Record, wanted: dict[int, list[int]]) -> dict[int, Pictures]:
+def _frames_of_clips(record: Record, firsts: Iterable[int], look: Callable[[str, Scene], T]) -> dict[int, list[T]]:
+    """Look at the frames of each clip, by its first frame; the video's last frame completes its last clip."""
+    last, place = frame_count(record) - 1, record["setting"]["place"]
+    wanted = {first: [min(first + later, last) for later in SPREAD] for first in firsts}
     needed = {index for indices in wanted.values() for index in indices}
-    seen = {
-        index: as_filmed(paint(record["setting"]["place"], scene))
-        for index, (scene, _) in enumerate(scenes_by_frame(record))
-        if index in needed
-    }
-    return {first: np.stack([seen[index] for index in indices]) for first, indices in wanted.items()}
+    scenes = enumerate(scenes_by_frame(record))
+    seen = {index: look(place, scene) for index, (scene, _) in scenes if index in needed}
+    return {first: [seen[index] for index in indices] for first, indices in wanted.items()}
 
 
-def as_filmed(frame: Frame) -> Frame:
+def as_filmed(place: str, scene: Scene) -> Frame:
     """Return a frame with the colours that a video file preserves."""
-    film = av.VideoFrame.from_ndarray(frame, format="rgb24").reformat(format="yuv420p")
+    film = av.VideoFrame.from_ndarray(paint(place, scene), format="rgb24").reformat(format="yuv420p")
     return np.asarray(film.reformat(format="rgb24").to_ndarray(), np.uint8)
 
 
@@ -167,7 +142,6 @@ KINDS = ("", *sorted(NOUNS), *sorted(HEIGHTS))
 HUES = ("", *COLOURS)
 
 UNIT = SIDE / 10  # pixels; the unit of places
-MATERIALS = ("wooden", "metal", "striped", "dotted")
 RELATIONS = ("floor", "on", "under", "behind", "in", "near", "beside", "held")
 BODY, STATE = 19, 8 + len(RELATIONS)  # lengths of the state of an agent and of a thing
 PLACE = 2  # numbers of an agent's place, which its patch implies
@@ -179,31 +153,69 @@ OF_THING = STATE - POSE + CHANGING
 NUMBERS = OF_AGENT + OF_THING
 NOTHING, AGENT, THING = 0, 1, 2
 
-Maps = npt.NDArray[np.uint8]  # (GRID, GRID, 2): indices into KINDS and HUES
-Numbers = npt.NDArray[np.float32]
+
+@dataclass(frozen=True)
+class Seen:
+    """A frame, the owner of each patch [GRID, GRID], and the owners' properties.
+
+    Owners are numbered from 0, agents first; -1 is none, and so is the last row of `names` and `kinds`.
+    """
+
+    frame: Frame
+    owners: npt.NDArray[np.int16]
+    names: Maps  # [owners + 1, 2]
+    kinds: npt.NDArray[np.uint8]  # [owners + 1]: AGENT, THING or NOTHING
+    bodies: Numbers  # [agents, BODY]
+    things: Numbers  # [things, STATE]
 
 
-def one_hot(choices: Sequence[str], chosen: str | None) -> list[float]:
+def _seen(place: str, scene: Scene) -> Seen:
+    people, things = scene.people.values(), scene.things.values()
+    boxes = [person_box(it, it.x, it.y - it.lift) for it in people] + [scene.box(it) for it in things]
+    names = [(it.body.kind, it.body.colour) for it in people] + [(it.noun, it.look.colour) for it in things]
+    return Seen(
+        as_filmed(place, scene),
+        _owners(boxes),
+        np.array([(KINDS.index(kind), HUES.index(colour)) for kind, colour in [*names, ("", "")]], np.uint8),
+        np.array([AGENT] * len(people) + [THING] * len(things) + [NOTHING], np.uint8),
+        np.array([_body(scene, person) for person in people], np.float32),
+        np.array([_state(scene, thing) for thing in things], np.float32),
+    )
+
+
+def _owners(boxes: list[Box | None]) -> npt.NDArray[np.int16]:
+    """Return the index of the smallest box that fills a patch or has its middle there, or -1."""
+    grid = np.full((GRID, GRID), -1, np.int16)
+    shown = [(index, box) for index, box in enumerate(boxes) if box is not None]
+    for index, (left, top, right, bottom) in sorted(shown, key=lambda one: area(one[1]), reverse=True):
+        columns = np.clip(np.minimum(EDGES + PATCH, right) - np.maximum(EDGES, left), 0, PATCH) / PATCH
+        rows = np.clip(np.minimum(EDGES + PATCH, bottom) - np.maximum(EDGES, top), 0, PATCH) / PATCH
+        filled = rows[:, None] * columns >= FILLED
+        middle = np.clip([int((top + bottom) / 2 / PATCH), int((left + right) / 2 / PATCH)], 0, GRID - 1)
+        filled[tuple(middle)] = True
+        grid[filled] = index
+    return grid
+
+
+def _one_hot(choices: Sequence[str], chosen: str | None) -> list[float]:
     return [float(choice == chosen) for choice in choices]
 
 
-def body_of(scene: Scene, person: Person) -> list[float]:
+def _body(scene: Scene, person: Person) -> list[float]:
     held = posture(scene, person)
-    place = [person.x, person.y - person.lift, person.lift]
-    angles = [held.stride / 30, held.crouch / 10, held.lean / 10, held.kick / 30]
     return [
-        *(value / UNIT for value in place),
+        *(value / UNIT for value in (person.x, person.y - person.lift, person.lift)),
         float(person.facing),
-        *one_hot(("front", "side", "back"), held.view),
-        *one_hot(("floor", "seat"), held.sits),
-        *angles,
+        *_one_hot(("front", "side", "back"), held.view),
+        *_one_hot(("floor", "seat"), held.sits),
+        *(held.stride / 30, held.crouch / 10, held.lean / 10, held.kick / 30),
         *(number / 10 for hand in held.hands for number in hand),
         float(person.holding is not None),
         float(person.overhead),
     ]
 
 
-def state_of(scene: Scene, thing: Thing) -> list[float]:
+def _state(scene: Scene, thing: Thing) -> list[float]:
     pose = scene.pose(thing)
     angle = np.deg2rad(pose.angle)
     return [
@@ -213,73 +225,18 @@ def state_of(scene: Scene, thing: Thing) -> list[float]:
         float(np.cos(angle)),
         thing.squeeze,
         thing.opened if thing.opened is not None else -0.5,
-        *one_hot(RELATIONS, thing.relation),
+        *_one_hot(RELATIONS, thing.relation),
     ]
 
 
-@dataclass(frozen=True)
-class States:
-    """For each patch, what is in it [GRID, GRID] and the state of that agent or thing [GRID, GRID, NUMBERS]."""
-
-    owners: npt.NDArray[np.uint8]
-    numbers: npt.NDArray[np.float16]
-
-
-@dataclass(frozen=True)
-class SceneStates:
-    """The states of all agents [agents, BODY] and things [things, STATE], and the owner of each patch.
-
-    Owners are numbered from 0, agents first; -1 is none.
-    """
-
-    bodies: Numbers
-    things: Numbers
-    owners: npt.NDArray[np.int16]
-
-    def since(self, before: SceneStates, after: SceneStates) -> States:
-        """Return the states of the patches' owners, with their changes between two other times."""
-        agents = np.concatenate([self.bodies[:, PLACE:], after.bodies - before.bodies], axis=1)
-        changed = (after.things - before.things)[:, :CHANGING]
-        things = np.concatenate([self.things[:, POSE:], changed], axis=1)
-        rows = np.zeros((len(agents) + len(things) + 1, NUMBERS), np.float16)  # the last row is of no owner
-        rows[: len(agents), :OF_AGENT] = agents
-        rows[len(agents) : -1, OF_AGENT:] = things
-        kinds = np.array([AGENT] * len(agents) + [THING] * len(things) + [NOTHING], np.uint8)
-        return States(kinds[self.owners], rows[self.owners])
-
-
-def patch_states(scene: Scene) -> SceneStates:
-    people, things = list(scene.people.values()), list(scene.things.values())
-    boxes = [person_box(person, person.x, person.y - person.lift) for person in people]
-    owners = np.full((GRID, GRID), -1, np.int16)
-    _fill(owners, [*enumerate(boxes), *enumerate((scene.box(thing) for thing in things), len(people))])
-    bodies = np.array([body_of(scene, person) for person in people], np.float32)
-    states = np.array([state_of(scene, thing) for thing in things], np.float32).reshape(len(things), STATE)
-    return SceneStates(bodies, states, owners)
-
-
-def patch_map(scene: Scene) -> Maps:
-    """Return kind and colour (GRID, GRID, 2) of the smallest owner that fills a patch or has its middle there."""
-    grid = np.zeros((GRID, GRID, 2), np.uint8)
-    named = [(scene.box(thing), thing.noun, thing.look.colour) for thing in scene.things.values()]
-    named += [(person_box(it, it.x, it.y - it.lift), it.body.kind, it.body.colour) for it in scene.people.values()]
-    _fill(grid, [((KINDS.index(kind), HUES.index(colour or "")), box) for box, kind, colour in named])
-    return grid
-
-
-def _fill(grid: npt.NDArray[np.integer], marks: list[tuple[Any, Box | None]]) -> None:
-    shown = [(mark, box) for mark, box in marks if box is not None]
-    for mark, (left, top, right, bottom) in sorted(shown, key=lambda one: _area(one[1]), reverse=True):
-        columns = np.clip(np.minimum(EDGES + PATCH, right) - np.maximum(EDGES, left), 0, PATCH) / PATCH
-        rows = np.clip(np.minimum(EDGES + PATCH, bottom) - np.maximum(EDGES, top), 0, PATCH) / PATCH
-        filled = rows[:, None] * columns >= FILLED
-        middle = (int((top + bottom) / 2 / PATCH), int((left + right) / 2 / PATCH))
-        filled[min(max(middle[0], 0), GRID - 1), min(max(middle[1], 0), GRID - 1)] = True
-        grid[filled] = mark
-
-
-def _area(box: Box) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])
+def _numbers(before: Seen, middle: Seen, after: Seen) -> Numbers:
+    """Return the states of the patches' owners in the middle, with their changes from before to after."""
+    agents = np.concatenate([middle.bodies[:, PLACE:], after.bodies - before.bodies], axis=1)
+    changed = (after.things - before.things)[:, :CHANGING]
+    rows = np.zeros((len(middle.kinds), NUMBERS), np.float16)  # the last row is of no owner
+    rows[: len(agents), :OF_AGENT] = agents
+    rows[len(agents) : -1, OF_AGENT:] = np.concatenate([middle.things[:, POSE:], changed], axis=1)
+    return rows[middle.owners]
 
 
 AT_ONCE = 2  # events that a clip has labels for
@@ -297,13 +254,13 @@ GROUPS = {
     "manner": _names(MANNERS),
     "relation": _names(relation for action in ACTIONS.values() for relation in action.relations),
     "object": _names(NOUNS),
-    "colour": _names([*COLOURS, NOVEL_COLOUR]),
+    "colour": _names(COLOURS),
     "size": _names(SIZES),
-    "material": _names(MATERIALS),
+    "material": _names(word for noun in NOUNS for word in materials_of(noun, novel=True)),
     "modifier": _names(word for noun in NOUNS.values() for word in noun.modifiers),
     "agent": _names(AGENTS),
     "target": _names([*NOUNS, *AGENTS, FLOOR, *PLACES]),
-    "target_colour": _names([*COLOURS, NOVEL_COLOUR]),
+    "target_colour": _names(COLOURS),
     "phase": _names(("begin", "middle", "end")),
 }
 
@@ -375,13 +332,14 @@ class Batches:
     def __init__(self, several: Sequence[Clip], patches: Patches, seed: int) -> None:
         self.chance, self._order = np.random.default_rng(seed), list[int]()
         self.stirs = stirring(patches)
-        self.near = _grown(self.stirs)
+        grid = self.stirs.reshape(-1, GRID, GRID)
+        self.near = ndimage.binary_dilation(grid, np.ones((1, 3, 3))).reshape(self.stirs.shape)
         self.sentences = [clip.sentences for clip in several]
         self.attributes = np.stack([clip.attributes for clip in several]).astype(np.int64)
         self.patches, size = patches, (len(several), GRID * GRID, -1)
         self.maps = np.stack([clip.maps for clip in several]).reshape(size)
-        self.owners = np.stack([clip.states.owners for clip in several]).reshape(size[:2])
-        self.numbers = np.stack([clip.states.numbers for clip in several]).reshape(size)
+        self.owners = np.stack([clip.owners for clip in several]).reshape(size[:2])
+        self.numbers = np.stack([clip.numbers for clip in several]).reshape(size)
 
     def draw(self, kept: int) -> Batch:
         """Return a batch with `kept` patches of each clip, preferably those with motion and their neighbours."""
@@ -412,10 +370,3 @@ class Batches:
         mixed = (self.chance.random(BATCH) < MIXED)[:, None] & ~self.near[rows] & ~self.near[rows[order]]
         taken = np.where(mixed, rows[order][:, None], rows[:, None])
         return np.take_along_axis(taken, places, 1)
-
-
-def _grown(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    padded = np.pad(flags.reshape(-1, GRID, GRID), ((0, 0), (1, 1), (1, 1)))
-    around = [padded[:, down : down + GRID, across : across + GRID] for down in range(3) for across in range(3)]
-    grown: npt.NDArray[np.bool_] = np.any(around, axis=0).reshape(-1, GRID * GRID)
-    return grown

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
-from workshop.scenes.scene import SIDE
+from workshop.scenes.drawing import SIDE
 
 SPREAD = (0, 2, 4)  # frames of a clip, at the middles of its thirds
 FRAMES = len(SPREAD)

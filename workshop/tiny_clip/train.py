@@ -10,8 +10,6 @@ has matrix units for bfloat16, and 6 GB of memory. Nothing is downloaded.
 
 import json
 import random
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,8 @@ from penumbra.tasks.features.clip import FOLDER
 from workshop.scenes.script import write_script
 from workshop.tiny_clip import clips as data
 from workshop.tiny_clip import model as network
-from workshop.tiny_clip.clips import Batch, Batches, Clip, Moment, clips, moments, sentences_of
-from workshop.tiny_clip.model import look_closely, new_model, see, to_patches, to_pixels, train_tokenizer
+from workshop.tiny_clip.clips import Batch, Batches, Clip, clips, moments, sentences_of
+from workshop.tiny_clip.model import Pictures, look_closely, new_model, see, to_patches, to_pixels, train_tokenizer
 
 RESTING = 0.1  # weight of empty patches
 SMALLEST = 0.03  # added to the deviation of a state's number
@@ -103,8 +101,8 @@ def _mean_error(found: Tensor, true: Tensor, known: Tensor) -> Tensor:
 
 
 def deviations(clips: list[Clip]) -> Tensor:
-    owners = np.stack([clip.states.owners for clip in clips])
-    numbers = np.stack([clip.states.numbers for clip in clips]).astype(np.float32)
+    owners = np.stack([clip.owners for clip in clips])
+    numbers = np.stack([clip.numbers for clip in clips]).astype(np.float32)
     parts = [
         numbers[owners == data.AGENT][:, : data.OF_AGENT].std(0),
         numbers[owners == data.THING][:, data.OF_AGENT :].std(0),
@@ -116,12 +114,11 @@ MOMENTS_AT_ONCE = 32
 
 
 @torch.inference_mode()
-def embed_moments(
-    model: Any, tokenizer: Any, several: Sequence[Moment], texts: Sequence[str]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def embed(model: Any, tokenizer: Any, pictures: Sequence[Pictures], texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return the normalised vectors of moments, the means over their clips, and those of texts."""
     images = []
-    for start in range(0, len(several), MOMENTS_AT_ONCE):
-        some = np.stack([moment.pictures for moment in several[start : start + MOMENTS_AT_ONCE]])
+    for start in range(0, len(pictures), MOMENTS_AT_ONCE):
+        some = np.stack(pictures[start : start + MOMENTS_AT_ONCE])
         vectors = model.get_image_features(to_pixels(some).flatten(0, 1)).pooler_output
         images.append(functional.normalize(vectors, dim=-1).view(len(some), -1, vectors.shape[-1]).mean(1))
     tokens = tokenizer(list(texts), padding=True, return_tensors="pt")
@@ -148,6 +145,7 @@ VOCABULARY, SCRIPTS = 1000, 2500  # tokens, and scripts whose sentences train th
 KEPT = 24  # patches of a clip in a step
 WHOLE = 0.15  # share of the steps, at the end, with all patches
 RATE, TURN, FILTERS = 1e-3, 0.02, 0.02  # rates of AdamW and Muon, and the patch embedding's share of AdamW's
+WARM = 60  # steps in which the rates increase
 STEADY = 0.3  # share of the steps before the rates decrease
 LOOKED_AT = 8000  # patches that initialise the filters
 
@@ -159,100 +157,78 @@ def contrastive_loss(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     return (functional.cross_entropy(scores, target) + functional.cross_entropy(scores.T, target)) / 2
 
 
-class Training:
-    """A model, its losses and optimisers: Muon for the vision tower's matrices, AdamW for the rest."""
+def optimisers_of(model: Any, weights: Sequence[nn.Parameter]) -> dict[float, torch.optim.Optimizer]:
+    """Return Muon for the vision tower's matrices and AdamW for the other weights, with their highest rates."""
+    tower = model.vision_model
+    matrices = [weight for weight in tower.encoder.parameters() if weight.ndim == 2]
+    filters = tower.embeddings.patch_embedding.weight
+    known = {id(weight) for weight in (*matrices, filters)}
+    others = [weight for weight in weights if id(weight) not in known]
+    groups = [
+        {"params": [filters], "weight_decay": 0.0, "scale": FILTERS},
+        {"params": [weight for weight in others if weight.ndim > 1], "weight_decay": 0.05, "scale": 1.0},
+        {"params": [weight for weight in others if weight.ndim <= 1], "weight_decay": 0.0, "scale": 1.0},
+    ]
+    muon = torch.optim.Muon(matrices, TURN, weight_decay=0.02, adjust_lr_fn="original", ns_steps=4)
+    return {RATE: torch.optim.AdamW(groups, RATE, (0.9, 0.98)), TURN: muon}
 
-    def __init__(self, model: Any, tokenizer: Any, lessons: Lessons) -> None:
-        self.model, self.tokenizer, self.lessons = model, tokenizer, lessons
-        tower = model.vision_model
-        matrices = [weight for weight in tower.encoder.parameters() if weight.ndim == 2]
-        filters = tower.embeddings.patch_embedding.weight
-        known = {id(weight) for weight in (*matrices, filters)}
-        self.weights = [*model.parameters(), *lessons.parameters()]
-        others = [weight for weight in self.weights if id(weight) not in known]
-        groups = [{"params": [filters], "weight_decay": 0.0, "scale": FILTERS}]
-        for many in (True, False):
-            some = [weight for weight in others if (weight.ndim > 1) == many]
-            groups.append({"params": some, "weight_decay": 0.05 * many, "scale": 1.0})
-        muon = torch.optim.Muon(matrices, TURN, weight_decay=0.02, adjust_lr_fn="original", ns_steps=4)
-        self.optimisers = {RATE: torch.optim.AdamW(groups, RATE, (0.9, 0.98)), TURN: muon}
 
-    def step(self, batch: Batch, share: float, warm: float) -> tuple[float, ...]:
-        """Make a step after `share` of the training; return the losses: contrastive, labels, names, states."""
-        with torch.autocast("cpu", torch.bfloat16):
-            losses = self._losses(batch)
-        contrastive, attributes, names, states = losses
-        (contrastive + 0.5 * attributes + (0.5 - 0.35 * share) * names + 2 * states).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.weights, 5.0)
-        falling = 1.0 if share < STEADY else max(0.02, (1 - share) / (1 - STEADY))
-        for rate, optimiser in self.optimisers.items():
-            for group in optimiser.param_groups:
-                group["lr"] = rate * min(1.0, warm) * falling * group.get("scale", 1.0)
-            optimiser.step()
-            optimiser.zero_grad()
-        return tuple(loss.item() for loss in losses)
-
-    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        lessons = self.lessons
-        states, seen = see(self.model, batch.patches, batch.places)
-        tokens = self.tokenizer(batch.sentences, padding=True, return_tensors="pt")
-        texts = self.model.get_text_features(**tokens).pooler_output
-        attributes = lessons.attributes_loss(seen, batch.attributes)
-        attributes = attributes + lessons.stirring_loss(states, batch.stirs, batch.attributes)
-        return (
-            contrastive_loss(seen[batch.busy], texts, self.model.logit_scale),
-            attributes,
-            lessons.names_loss(states, batch.maps),
-            lessons.states_loss(states, seen, batch.owners, batch.numbers),
-        )
+def loss_of(model: Any, tokenizer: Any, lessons: Lessons, batch: Batch, share: float) -> Tensor:
+    """Return the loss of a batch after `share` of the training."""
+    states, seen = see(model, batch.patches, batch.places)
+    tokens = tokenizer(batch.sentences, padding=True, return_tensors="pt")
+    texts = model.get_text_features(**tokens).pooler_output
+    attributes = lessons.attributes_loss(seen, batch.attributes)
+    attributes = attributes + lessons.stirring_loss(states, batch.stirs, batch.attributes)
+    contrastive = contrastive_loss(seen[batch.busy], texts, model.logit_scale)
+    names = lessons.names_loss(states, batch.maps)
+    changes = lessons.states_loss(states, seen, batch.owners, batch.numbers)
+    return contrastive + 0.5 * attributes + (0.5 - 0.35 * share) * names + 2 * changes
 
 
 def fit(model: Any, tokenizer: Any, several: Sequence[Clip], steps: int, seed: int) -> None:
     batches = Batches(several, to_patches(np.stack([clip.pictures for clip in several])), seed)
     lively = batches.patches[batches.stirs]
     look_closely(model, lively[batches.chance.permutation(len(lively))[:LOOKED_AT]])
-    training = Training(model, tokenizer, Lessons(deviations(list(several[: 10 * data.BATCH]))))
-    begun, losses = time.monotonic(), []
+    lessons = Lessons(deviations(several[: 10 * data.BATCH]))
+    weights = [*model.parameters(), *lessons.parameters()]
+    optimisers = optimisers_of(model, weights)
     for step in range(steps):
         share = step / steps
         batch = batches.draw(KEPT if share < 1 - WHOLE else network.GRID * network.GRID)
-        losses.append(training.step(batch, share, (step + 1) / 60))
-        if (step + 1) % 50 == 0:
-            means = " ".join(f"{mean:.3f}" for mean in np.mean(losses[-50:], axis=0))
-            sys.stdout.write(f"step {step + 1} of {steps}: losses {means}, {time.monotonic() - begun:.0f} s\n")
-            sys.stdout.flush()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model, tokenizer, lessons, batch, share)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 5.0)
+        falling = 1.0 if share < STEADY else max(0.02, (1 - share) / (1 - STEADY))
+        for rate, optimiser in optimisers.items():
+            for group in optimiser.param_groups:
+                group["lr"] = rate * min(1.0, (step + 1) / WARM) * falling * group.get("scale", 1.0)
+            optimiser.step()
+            optimiser.zero_grad()
 
 
-def sentences_of_scripts(seed: int, scripts: int) -> Iterator[str]:
+def sentences_of_scripts(seed: int) -> Iterator[str]:
     chance = random.Random(seed)
-    for _ in range(scripts):
+    for _ in range(SCRIPTS):
         novel = chance.random() < data.NOVEL
         for several in sentences_of(write_script(chance, novel=novel), chance, novel=novel):
             yield from several
 
 
-def save(model: Any, tokenizer: Any, folder: Path, report: dict[str, Any]) -> None:
-    model.half().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "retrieval.json").write_text(json.dumps(report, indent=1) + "\n")
-
-
 def main(output: Path = FOLDER, scenes: int = 1800, held_out: int = 300, steps: int = 3000, seed: int = 1) -> None:
     torch.manual_seed(seed)
-    begun = time.monotonic()
     several = list(clips(seed, scenes))
-    sys.stdout.write(f"{len(several)} clips of {scenes} scenes, {time.monotonic() - begun:.0f} s\n")
-    tokenizer = train_tokenizer(sentences_of_scripts(seed, SCRIPTS), VOCABULARY)
+    tokenizer = train_tokenizer(sentences_of_scripts(seed), VOCABULARY)
     model = new_model(tokenizer)
-    sys.stdout.write(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens\n")
     fit(model, tokenizer, several, steps, seed)
     model.eval()
-    held = list(moments(seed + 1_000_000, held_out))
-    sentences = [moment.sentence for moment in held]
-    report = retrieval(*embed_moments(model, tokenizer, held, sentences), sentences)
-    sys.stdout.write(json.dumps(report) + "\n")
-    run = {"scenes": scenes, "steps": steps, "seconds": round(time.monotonic() - begun)}
-    save(model, tokenizer, output, {**report, **run})
+    sentences, pictures = zip(*moments(seed + 1_000_000, held_out), strict=True)
+    report = retrieval(*embed(model, tokenizer, pictures, sentences), sentences)
+    report["scenes"] = scenes
+    model.half().save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    (output / "retrieval.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

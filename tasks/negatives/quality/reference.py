@@ -105,7 +105,7 @@ class Reference:
 
 
 def example_sentences() -> list[str]:
-    """Return WordNet's example sentences, which ship with the package (`workshop/sentences.py`)."""
+    """Return WordNet's example sentences, which ship with the package (`workshop/wordnet.py`)."""
     return gzip.decompress((Path(__file__).parent / "sentences.txt.gz").read_bytes()).decode().splitlines()
 
 
