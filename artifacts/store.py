@@ -180,14 +180,9 @@ class Store(Catalogue):
     ) -> Artifact:
         """Make the parts that are missing or damaged, then write the manifest; wait for another process that does so.
 
-        Args:
-            work: what the key is a digest of
-            parts: a function for each part, in order, which is called only if the part is to be made
-            total: number of parts
-            progress: called after each part with the numbers of finished parts, of all, and of those made now
-            waits: called with the holder of the lease if there is another one
-            elsewhere: has other processes make and write parts, and yields the record of each that is done
-
+        Of `parts`, `total` in number, only the functions of those to be made are called. `progress` gets the numbers of
+        finished parts, of all, and of those made now; `waits` the holder of the lease if there is another one.
+        `elsewhere` has other processes make and write parts, and yields the record of each that is done.
         """
         artifact = self.artifact(work)
         if self.intact(artifact):
