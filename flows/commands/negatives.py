@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from penumbra.artifacts.store import Store
 
 SHOWN = 10  # disagreements that are listed
-WithNegatives = Annotated[str, typer.Argument(help="A data set whose negatives are built.")]
 NamedNegatives = Annotated[
     str,
     typer.Argument(
@@ -65,7 +64,7 @@ def browse(
 
 
 def review(
-    dataset: WithNegatives,
+    dataset: Annotated[str, typer.Argument(help="A data set whose negatives are built.")],
     from_: Annotated[
         list[Path],
         typer.Option("--from", metavar="FILE", help="A review that the page of `browse` saved. May be repeated."),
