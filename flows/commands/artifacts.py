@@ -15,7 +15,7 @@ from penumbra.artifacts.markdown import Markdown, cell_text, counted
 from penumbra.flows.console import console, json_text, print_line, print_table, write_text
 
 if TYPE_CHECKING:
-    from penumbra.artifacts.manifest import Artifact, Manifest
+    from penumbra.artifacts.manifest import Artifact
     from penumbra.artifacts.store import Store
 
 artifacts = typer.Typer(
@@ -82,7 +82,7 @@ def show(
     for line in manifest.differences:
         print_line(f"  {line}")
     print_line(f"parameters: {json.dumps(manifest.parameters)}")
-    console.print(lineage(store, artifact, manifest))
+    console.print(lineage(store, artifact))
     if artifact.stage == "evaluation":
         print_figures(store.table(artifact).to_pylist())
         return
@@ -114,19 +114,18 @@ def print_figures(rows: list[dict[str, Any]]) -> None:
         print_table(header, lines)
 
 
-def lineage(
-    store: "Store", artifact: "Artifact", manifest: "Manifest", tree: Tree | None = None, seen: set[str] | None = None
-) -> Tree:
+def lineage(store: "Store", artifact: "Artifact", tree: Tree | None = None, seen: set[str] | None = None) -> Tree:
     """Return the tree of an artifact's ancestors down to the input files; each ancestor is unfolded once."""
     seen = set() if seen is None else seen
     label = Text.assemble(f"{artifact.stage} ", (artifact.key, "dim"))
     branch = tree.add(label) if tree else Tree(label)
     if artifact.path not in seen:
         seen.add(artifact.path)
+        manifest = store.manifest(artifact)
         for name, digest in manifest.inputs.items():
             branch.add(Text.assemble(f"{name} ", (f"sha256 {digest[:16]}…", "dim")))
         for parent in manifest.parents:
-            lineage(store, parent, store.manifest(parent), branch, seen)
+            lineage(store, parent, branch, seen)
     return branch
 
 
