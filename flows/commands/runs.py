@@ -40,9 +40,8 @@ def list_runs(dataset: Annotated[str | None, typer.Argument(help="Only the runs 
             marked = f"{split} {BELOW}" if split in run.below else split
             lines.append((marked, *(f"{row[name]:.2f}" if name in row else "–" for name in SHOWN)))
         figures = ("\n".join(column) for column in zip(*lines, strict=True))
-        rows.append(
-            (names, run.metrics.dataset, run.model, run.negatives or "–", when, *figures, f"{run.size / 1e6:,.1f}")
-        )
+        what = names, run.metrics.dataset, run.model, run.negatives or "–", when
+        rows.append((*what, *figures, f"{run.size / 1e6:,.1f}"))
     print_table(("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB"), rows)
     if any(run.below for run in trained):
         print_line(f"{BELOW}: mIoU no higher than that of one constant window for all queries of the split")
