@@ -16,7 +16,6 @@ from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Work, flat
 MANIFEST = "_manifest.json"
 LISTED = 10  # artifacts in a message
 MOST = 4  # differences in a line
-SAMPLE = "scenes"  # the data set of an example
 REVIEWS = "reviews"  # a stage that `rm` removes only by its name
 # Stages whose newer artifacts do not replace older ones
 RESULTS = {"metrics", "evaluation", "ablation", "judging_negatives", REVIEWS}
@@ -266,7 +265,7 @@ def names_in(reference: str) -> list[str]:
 def example_dataset() -> str:
     """Return the name of a data set for advised commands: the user's own that was changed last, or the shipped one."""
     own = [path for path in data_folder().glob("*/") if NAME.match(path.name)]
-    return max(own, key=lambda path: path.stat().st_mtime).name if own else SAMPLE
+    return max(own, key=lambda path: path.stat().st_mtime).name if own else "scenes"
 
 
 def making(stage: str, dataset: str) -> str:

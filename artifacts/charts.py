@@ -7,7 +7,6 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -23,8 +22,7 @@ NO_TITLE = re.compile(r"[\[\]()`\\!<>\s]+")  # characters that would end the tit
 Points = Sequence[tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A picture, its title, and a description for people who can't see it."""
 
     title: str

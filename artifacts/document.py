@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -15,8 +15,7 @@ TEMPLATE = Path(__file__).with_name("document.html")
 NUMBER = re.compile(r"[-+−]?[\d,.]+( %)?$|–$")
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table of short texts, with a caption."""
 
     header: Sequence[str]
@@ -24,8 +23,7 @@ class Table:
     caption: str = ""
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A title, paragraphs, tables and drawings. A `folded` section is hidden at first."""
 
     title: str
@@ -35,13 +33,12 @@ class Section:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """A report. The headline is its result in a sentence, the lead its first paragraph."""
 
     title: str
     lead: str
-    sections: Sequence[Section] = field(default_factory=list)
+    sections: Sequence[Section] = ()
     headline: str = ""
 
     def markdown(self) -> str:

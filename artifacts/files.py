@@ -59,8 +59,7 @@ class Files:
 
     def read(self, path: str) -> bytes:
         """Return a file's content; raise `FileNotFoundError` if there is none."""
-        content: bytes = self.call("cat_file", path)
-        return content
+        return bytes(self.call("cat_file", path))
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file in one step: a rename on a disk, one PUT on an object store."""

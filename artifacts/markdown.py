@@ -43,6 +43,11 @@ def truncated(content: str, most: int) -> str:
     return content if len(content) <= most else content[: max(0, most - 1)] + "…"
 
 
+def cell_text(value: Any) -> str:
+    """Return a value as the text of a cell of a table."""
+    return truncated(value_text(value), LONGEST_CELL)
+
+
 def value_text(value: Any) -> str:
     """Return a value, nested or not, without brackets; a pair of numbers is a span ("0 to 4.2")."""
     if isinstance(value, dict):

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Self
 from uuid import UUID
 
@@ -20,17 +21,7 @@ from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
 from penumbra.artifacts.manifest import Artifact, Manifest, flat
-from penumbra.artifacts.markdown import (
-    LONGEST_CELL,
-    Markdown,
-    code,
-    counted,
-    markdown_table,
-    plain,
-    truncated,
-    value_text,
-)
-from penumbra.artifacts.schemas import for_display
+from penumbra.artifacts.markdown import Markdown, cell_text, code, counted, markdown_table, plain
 from penumbra.artifacts.store import Store
 
 FIRST_ROWS = 50
@@ -47,21 +38,16 @@ def artifact_key(kind: str, dataset: str, name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{dataset}-{name}".lower()).strip("-")
 
 
-def first_rows(
-    store: Store, artifact: Artifact, manifest: Manifest, shown: Callable[[Rows], Rows] = lambda rows: rows
-) -> Rows:
+def first_rows(store: Store, artifact: Artifact, shown: Callable[[Rows], Rows] = lambda rows: rows) -> Rows:
     """Return the first rows of an artifact for display, after `shown` has changed them to their stage's own form."""
-    rows: Rows = []
-    for index, record in enumerate(manifest.parts):
-        if record.rows and len(rows) < FIRST_ROWS:
-            rows += for_display(store.part(artifact, index).slice(0, FIRST_ROWS - len(rows))).to_pylist()
-    return [{name: _cell(value) for name, value in row.items()} for row in shown(rows)]
+    rows = shown(list(islice(store.shown_rows(artifact), FIRST_ROWS)))
+    return [{name: _cell(value) for name, value in row.items()} for row in rows]
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 4)
-    return value if isinstance(value, Markdown | int) else plain(truncated(value_text(value), LONGEST_CELL))
+    return value if isinstance(value, Markdown | int) else plain(cell_text(value))
 
 
 def stage_page(artifact: Artifact, manifest: Manifest) -> str:
@@ -94,7 +80,7 @@ def publish_stage(
     store: Store, artifact: Artifact, manifest: Manifest, shown: Callable[[Rows], Rows] = lambda rows: rows
 ) -> None:
     """Publish the first rows and the page of a stage, whether it was made now or before."""
-    rows = first_rows(store, artifact, manifest, shown=shown)
+    rows = first_rows(store, artifact, shown)
     name = "-".join([artifact.stage, *filter(None, [manifest.parameters.get("provider")])])
     if rows:
         description = f"First {len(rows)} of {counted(manifest.rows, 'row')}. All: {code(artifact.path)}"

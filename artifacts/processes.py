@@ -55,15 +55,14 @@ def confine(memory: int) -> None:
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables inside, for this process and those that it starts."""
-    before = {name: os.environ.get(name) for name in variables}
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name in variables:
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
 
 
 @contextmanager

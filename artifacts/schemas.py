@@ -115,8 +115,7 @@ def encode(table: pa.Table, stage: str) -> bytes:
     """Return a table as a Parquet file; raise `ArtifactError` if it does not fit the stage's schema."""
     rows, sink = conform(table, stage).replace_schema_metadata(None), pa.BufferOutputStream()
     pq.write_table(rows, sink, **(FEATURE_FILES if any(is_features(it.type) for it in rows.schema) else TABLE_FILES))
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return bytes(sink.getvalue())
 
 
 def decode(data: bytes, columns: list[str] | None = None, stage: str = "") -> pa.Table:

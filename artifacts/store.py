@@ -24,7 +24,7 @@ from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import FileStatus, Waits, check_unchanged, remember, remembered
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, WrittenPart, made_with, software_versions
 from penumbra.artifacts.processes import cores
-from penumbra.artifacts.schemas import SCHEMAS, conform, decode, encode, frame_of, table_of
+from penumbra.artifacts.schemas import SCHEMAS, conform, decode, encode, for_display, frame_of, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +62,11 @@ class Store(Catalogue):
     def rows(self, artifact: Artifact, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
         """Yield the rows as dictionaries, part by part."""
         return (row for part in self.parts(artifact, columns) for row in part.to_pylist())
+
+    def shown_rows(self, artifact: Artifact) -> Iterator[dict[str, Any]]:
+        """Yield the rows as they are displayed, see `for_display`."""
+        batches = (batch for part in self.parts(artifact) for batch in for_display(part).to_batches(max_chunksize=50))
+        return (row for batch in batches for row in batch.to_pylist())
 
     def table(self, artifact: Artifact, columns: list[str] | None = None) -> pa.Table:
         """Return all rows at once, for small tables and tests."""
@@ -175,14 +180,9 @@ class Store(Catalogue):
     ) -> Artifact:
         """Make the parts that are missing or damaged, then write the manifest; wait for another process that does so.
 
-        Args:
-            work: what the key is a digest of
-            parts: a function for each part, in order, which is called only if the part is to be made
-            total: number of parts
-            progress: called after each part with the numbers of finished parts, of all, and of those made now
-            waits: called with the holder of the lease if there is another one
-            elsewhere: has other processes make and write parts, and yields the record of each that is done
-
+        Of `parts`, `total` in number, only the functions of those to be made are called. `progress` gets the numbers of
+        finished parts, of all, and of those made now; `waits` the holder of the lease if there is another one.
+        `elsewhere` has other processes make and write parts, and yields the record of each that is done.
         """
         artifact = self.artifact(work)
         if self.intact(artifact):

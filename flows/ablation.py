@@ -19,8 +19,7 @@ from penumbra.flows.evaluate_grounding import evaluate_run
 from penumbra.flows.extract_features import features_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train, with_parts
-from penumbra.tasks.data.annotations import TRAINING as TRAINED
-from penumbra.tasks.data.annotations import read_annotations
+from penumbra.tasks.data.annotations import TRAINING, read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.ablation import NEGATIVES, Results, RowPlan, SeededRun, plan, tabulate
@@ -90,7 +89,7 @@ class Materials:
         if is_planned() and not Store().has(annotations):
             return
         every = dict.fromkeys(row["split"] for row in Store().rows(annotations, ["split"]))
-        splits = [split for split in every if (split,) != TRAINED]
+        splits = [split for split in every if (split,) != TRAINING]
         judging = {"sourcing": {"splits": splits}, "filling": {"providers": [provider]}}
         self.negatives(NegativesParameters.model_validate(merge(row.negatives.model_dump(mode="json"), judging)))
 

@@ -78,8 +78,7 @@ def negatives_of(dataset: str, sentence: str) -> list[dict[str, Any]]:
     annotations = table_of("annotations", [row])
     tags = tag_part(annotations, load_pipeline(spacy_model)).rows
     masks = mask_part(annotations, tags, masking.ratios, masking.primitives).rows
-    fills: list[dict[str, Any]] = fill_part(tags, masks, provider, 1).rows.to_pylist()
-    return fills
+    return list(fill_part(tags, masks, provider, 1).rows.to_pylist())
 
 
 def show(run: str, video: Path, sentence: str) -> str:

@@ -60,7 +60,6 @@ def full_pipeline(
                 tags=built.tags,
             )
             metrics, trained = train(sources, settings, preset)
-            sources = sources_of_run(metrics, built.annotations, built.negatives)
-            run = evaluate_run(metrics, sources)
+            run = evaluate_run(metrics, sources_of_run(metrics, built.annotations, built.negatives))
             outcome = report_evaluation(run, "full-pipeline", (built.outcome, extracted.outcome, trained))
     return completed_state(run.evaluation, outcome, built.outcome)

@@ -34,14 +34,6 @@ OWN_FILE = "penumbra.yaml"
 WIDTH, INDENT = 80, " " * 6  # of the help
 LONGEST, DEEPEST = 100_000, 20  # characters of a file of parameters; lists and groups within each other
 WORDS = {"": None, "~": None, "True": True, "False": False}  # of YAML; JSON has the others
-MARKS = (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)
-STARTS = (
-    yaml.BlockMappingStartToken,
-    yaml.BlockSequenceStartToken,
-    yaml.FlowMappingStartToken,
-    yaml.FlowSequenceStartToken,
-)
-ENDS = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
 
 
 class Parameter(NamedTuple):
@@ -307,10 +299,10 @@ def read_value(text: str) -> Any:
         raise ValueError(f"it has more than {LONGEST:,} characters")
     depth = 0
     try:
-        for token in yaml.scan(text):
-            if isinstance(token, MARKS):  # which might grow without bounds
+        for event in yaml.parse(text):
+            if getattr(event, "anchor", None) or getattr(event, "tag", None):  # which might grow without bounds
                 raise ValueError("tags, anchors and aliases are refused: text with & * or ! needs quotes")
-            depth += isinstance(token, STARTS) - isinstance(token, ENDS)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise ValueError(f"it has more than {DEEPEST} lists and groups within each other")
         return yaml.load(text, _Loader)  # noqa: S506 (it makes nothing but JSON's values)

@@ -38,5 +38,4 @@ def prefect_yaml() -> dict[str, Any]:
     """Return the content of prefect.yaml, which callers must not change."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
-    return dict(yaml.load(DEPLOYMENTS.read_text(encoding="utf-8"), loader))  # noqa: S506 (the loader is safe)
+    return dict(yaml.load(DEPLOYMENTS.read_text(encoding="utf-8"), yaml.CSafeLoader))  # ten times as fast as SafeLoader

@@ -53,9 +53,8 @@ def options(
 def main() -> None:
     """Run the command; print an expected fault as one line on standard error."""
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # no file of the user's folder is imported as a module
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    os.environ.setdefault("DO_NOT_TRACK", "1")
+    for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE", "DO_NOT_TRACK"):
+        os.environ.setdefault(variable, "1")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
     try:

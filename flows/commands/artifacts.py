@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +11,11 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from penumbra.artifacts.markdown import LONGEST_CELL, Markdown, counted, truncated, value_text
+from penumbra.artifacts.markdown import Markdown, cell_text, counted
 from penumbra.flows.console import console, json_text, print_line, print_table, write_text
 
 if TYPE_CHECKING:
-    from penumbra.artifacts.manifest import Artifact, Manifest
+    from penumbra.artifacts.manifest import Artifact
     from penumbra.artifacts.store import Store
 
 artifacts = typer.Typer(
@@ -70,7 +69,7 @@ def show(
     artifact = store.resolve(reference)
     manifest = store.manifest(artifact)
     if as_json:
-        write_text((json_text(row) + "\n" for row in islice(first_rows(store, artifact), rows)), None)
+        write_text((json_text(row) + "\n" for row in islice(store.shown_rows(artifact), rows)), None)
         return
     print_line(f"{artifact.dataset}/{artifact.stage}  {artifact.path}")
     print_line(
@@ -83,11 +82,11 @@ def show(
     for line in manifest.differences:
         print_line(f"  {line}")
     print_line(f"parameters: {json.dumps(manifest.parameters)}")
-    console.print(lineage(store, artifact, manifest))
+    console.print(lineage(store, artifact))
     if artifact.stage == "evaluation":
         print_figures(store.table(artifact).to_pylist())
         return
-    shown = list(islice(first_rows(store, artifact), 5 if rows is None else rows))
+    shown = list(islice(store.shown_rows(artifact), 5 if rows is None else rows))
     if artifact.stage in ("negatives", "judging_negatives"):
         from penumbra.tasks.negatives.selection import rows_for_display  # imports Prefect
 
@@ -100,18 +99,11 @@ def show(
         print_table(shown[0], ([cell(value) for value in row.values()] for row in shown))
 
 
-def first_rows(store: "Store", artifact: "Artifact") -> Iterator[dict[str, Any]]:
-    """Yield the rows of an artifact for display, of one part after the other."""
-    from penumbra.artifacts.schemas import for_display
-
-    return (row for part in store.parts(artifact) for row in for_display(part).to_pylist())
-
-
 def cell(value: Any) -> str:
     """Return a cell of the terminal's table: two digits, and ** around what is bold in the UI."""
     if isinstance(value, Markdown):
         return re.sub(r"\\(.)", r"\1", value)
-    return f"{value:.2f}" if isinstance(value, float) else truncated(value_text(value), LONGEST_CELL)
+    return f"{value:.2f}" if isinstance(value, float) else cell_text(value)
 
 
 def print_figures(rows: list[dict[str, Any]]) -> None:
@@ -122,19 +114,18 @@ def print_figures(rows: list[dict[str, Any]]) -> None:
         print_table(header, lines)
 
 
-def lineage(
-    store: "Store", artifact: "Artifact", manifest: "Manifest", tree: Tree | None = None, seen: set[str] | None = None
-) -> Tree:
+def lineage(store: "Store", artifact: "Artifact", tree: Tree | None = None, seen: set[str] | None = None) -> Tree:
     """Return the tree of an artifact's ancestors down to the input files; each ancestor is unfolded once."""
     seen = set() if seen is None else seen
     label = Text.assemble(f"{artifact.stage} ", (artifact.key, "dim"))
     branch = tree.add(label) if tree else Tree(label)
     if artifact.path not in seen:
         seen.add(artifact.path)
+        manifest = store.manifest(artifact)
         for name, digest in manifest.inputs.items():
             branch.add(Text.assemble(f"{name} ", (f"sha256 {digest[:16]}…", "dim")))
         for parent in manifest.parents:
-            lineage(store, parent, store.manifest(parent), branch, seen)
+            lineage(store, parent, branch, seen)
     return branch
 
 

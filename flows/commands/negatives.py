@@ -2,9 +2,8 @@
 
 import sys
 from collections import Counter
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from penumbra.artifacts.store import Store
 
 SHOWN = 10  # disagreements that are listed
-WithNegatives = Annotated[str, typer.Argument(help="A data set whose negatives are built.")]
 NamedNegatives = Annotated[
     str,
     typer.Argument(
@@ -66,7 +64,7 @@ def browse(
 
 
 def review(
-    dataset: WithNegatives,
+    dataset: Annotated[str, typer.Argument(help="A data set whose negatives are built.")],
     from_: Annotated[
         list[Path],
         typer.Option("--from", metavar="FILE", help="A review that the page of `browse` saved. May be repeated."),
@@ -106,26 +104,16 @@ def review(
             sys.stdout.write(f"{made.path}\n")
 
 
-class Format(StrEnum):
-    """File formats that `export` writes."""
-
-    shine = "shine"
-    jsonl = "jsonl"
-    csv = "csv"
-    parquet = "parquet"
-    hf = "hf"
-
-
 def export(
     dataset: NamedNegatives,
     format_: Annotated[
-        Format,
+        Literal["shine", "jsonl", "csv", "parquet", "hf"],
         typer.Option(
             "--format",
             help="shine: the authors' keys; jsonl, csv, parquet: one negative in each row; hf: a folder that "
             "`datasets.load_dataset` opens, with a card.",
         ),
-    ] = Format.shine,
+    ] = "shine",
     output: Annotated[
         Path | None, typer.Option(help="File to write, of hf the folder; default: standard output, not parquet and hf.")
     ] = None,
@@ -134,18 +122,18 @@ def export(
     from penumbra.artifacts.store import Store
     from penumbra.tasks.negatives import export as files
 
-    if output is None and format_ in (Format.parquet, Format.hf):
+    if output is None and format_ in ("parquet", "hf"):
         raise typer.BadParameter(f"--format {format_} needs --output")
     store = Store()
     dataset, named = named_negatives(store, dataset)
     negatives = named or store.newest(dataset, "negatives")
-    if output and format_ is Format.hf:
+    if output and format_ == "hf":
         files.write_folder(store, negatives, output, warn)
         return
-    rows = files.export_rows(store, negatives, format_.value, warn)
-    if output and format_ is Format.parquet:
+    rows = files.export_rows(store, negatives, format_, warn)
+    if output and format_ == "parquet":
         files.write_parquet(rows, output)
-    elif format_ is Format.csv:
+    elif format_ == "csv":
         write_text(files.csv_lines(rows), output)
     else:
         write_text((json_text(row) + "\n" for row in rows), output)

@@ -40,9 +40,8 @@ def list_runs(dataset: Annotated[str | None, typer.Argument(help="Only the runs 
             marked = f"{split} {BELOW}" if split in run.below else split
             lines.append((marked, *(f"{row[name]:.2f}" if name in row else "–" for name in SHOWN)))
         figures = ("\n".join(column) for column in zip(*lines, strict=True))
-        rows.append(
-            (names, run.metrics.dataset, run.model, run.negatives or "–", when, *figures, f"{run.size / 1e6:,.1f}")
-        )
+        what = names, run.metrics.dataset, run.model, run.negatives or "–", when
+        rows.append((*what, *figures, f"{run.size / 1e6:,.1f}"))
     print_table(("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB"), rows)
     if any(run.below for run in trained):
         print_line(f"{BELOW}: mIoU no higher than that of one constant window for all queries of the split")
@@ -58,12 +57,11 @@ def show(name: RunName, dataset: OfDataset = None) -> None:
     from penumbra.tasks.grounding.training.presets import non_default_settings
 
     run, store = found_run(name, dataset), Store()
-    manifest = store.manifest(run.metrics) if run.finished else None
     print_line(f"{run.run} on {run.metrics.dataset}  {run.folder}")
     for setting, value in non_default_settings(run.settings).items():
         print_line(f"  {setting} = {json.dumps(value, ensure_ascii=False)}")
-    if manifest:
-        console.print(lineage(store, run.metrics, manifest))
+    if run.finished:
+        console.print(lineage(store, run.metrics))
     else:
         print_line(f"not finished: epoch {run.epoch} of {run.epochs or '?'}; its flow resumes there")
     if run.damaged:
@@ -99,17 +97,16 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
     """Is the second run better than the first? A paired bootstrap over the videos of each split: second minus first."""
-    from penumbra.tasks.grounding.evaluation.compare import compare as compare_runs
-    from penumbra.tasks.grounding.evaluation.compare import too_few
+    from penumbra.tasks.grounding.evaluation import compare as comparison
     from penumbra.tasks.grounding.runs import below_in_words, found_run
     from penumbra.tasks.grounding.training.stage import newest_runs
 
     older, newest = (first, second) if first and second else newest_runs(dataset, 2)
     first, second = first or older, second or newest
-    differences = compare_runs(dataset, first, second, seed)
+    differences = comparison.compare(dataset, first, second, seed)
     rows = ((split, metric, *difference.cells()) for split, metric, difference in differences)
     print_table(("split", "metric", f"{second} − {first}", "95 % interval", "p"), rows)
-    few = too_few({split: difference.videos for split, _, difference in differences})
+    few = comparison.too_few({split: difference.videos for split, _, difference in differences})
     below = (below_in_words(run.run, run.below) for run in (found_run(first, dataset), found_run(second, dataset)))
     for note in filter(None, (few, *below)):
         print_line(f"note: {note}")

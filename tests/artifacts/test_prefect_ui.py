@@ -43,11 +43,11 @@ def masks(store: Store, rows: int = 3, parts: int = 4) -> tuple[Artifact, Manife
 def test_cells_are_escaped_unless_they_are_markdown(store: Store) -> None:
     row = {"run": BAD, "split": "test", "subset": "all", "metric": "R1@0.3", "value": 50.0}
     artifact = store.build(Work("scenes", "evaluation", 1), [lambda: Part(table_of("evaluation", [row]), 1, 1)])
-    [shown] = first_rows(store, artifact, store.manifest(artifact))
+    [shown] = first_rows(store, artifact)
     assert kinds(shown["run"]).keys() <= {"text"}
     assert shown["metric"] == r"R1\@0.3", "the UI would make it a mail link"
     assert shown["value"] == 50.0
-    [ours] = first_rows(store, artifact, store.manifest(artifact), shown=lambda rows: [{"it": bold(rows[0]["run"])}])
+    [ours] = first_rows(store, artifact, shown=lambda rows: [{"it": bold(rows[0]["run"])}])
     assert "strong_open" in kinds(ours["it"])
 
 
