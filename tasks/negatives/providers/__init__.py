@@ -55,7 +55,6 @@ class Slot:
         return word in offer.places and offer.places[word] not in own
 
     def no_word_problem(self) -> str:
-        """Return the problem of a slot for which the training split has no other word."""
         role = " that is a verb's subject" if self.is_subject else ""
         return f"no other {self.primitive} than {self.word!r}{role} in the training split"
 
@@ -197,7 +196,6 @@ class Prompt:
     template: str
 
     def fill(self, **variables: str) -> str:
-        """Return the variable text with its variables filled in."""
         return Template(self.template).substitute(variables)
 
 

@@ -5,7 +5,7 @@ request, and "offer NAME" the words that were on offer to an answered question, 
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,7 +36,6 @@ class Answer:
 
 
 def store(answers: Answers, request: Sequence[Question], cache_key: dict[str, Any], answer: Answer) -> None:
-    """Store the answer to a request of these questions."""
     keys = [question.key(cache_key) for question in request]
     name = hashlib.sha256("".join(keys).encode()).hexdigest()
     rows: dict[str, Any] = {f"answer {name}": asdict(answer)}
@@ -86,6 +85,12 @@ def attempt_history(
             break
         question = question.after(words)
     return attempts, None
+
+
+def open_questions(questions: Iterable[Question], cache_key: dict[str, Any], answers: Answers) -> list[Question]:
+    """Return what is to be asked next of each question that has no final answer."""
+    following = (attempt_history(question, cache_key, answers)[1] for question in questions)
+    return [question for question in following if question]
 
 
 @dataclass(frozen=True)

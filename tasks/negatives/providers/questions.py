@@ -103,7 +103,6 @@ def letters(questions: Sequence[Question]) -> dict[str, list[str]]:
 
 
 def request_text(questions: Sequence[Question]) -> str:
-    """Return the lines of a request."""
     return "\n".join(q.text(first) for q, first in zip(questions, first_numbers(questions), strict=False))
 
 
