@@ -21,9 +21,8 @@ from penumbra.tasks.negatives.providers.answers import Answers, BudgetError, ope
 from penumbra.tasks.negatives.providers.attempts import open_questions
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, Client, all_of
 from penumbra.tasks.negatives.providers.hosted import SERVICES, ServiceError
-from penumbra.tasks.negatives.providers.questions import Question, questions_of
+from penumbra.tasks.negatives.providers.questions import Question, WordLists, questions_of
 from penumbra.tasks.negatives.providers.settings import Filling, HostedSettings, price_table
-from penumbra.tasks.negatives.providers.word_lists import WordLists
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 

@@ -159,9 +159,6 @@ class TrainingText:
     dictionary: Dictionary
     tokens: Iterable[Tokens]
 
-    def sentences(self) -> Iterator[list[str]]:
-        return ([token["text"].lower() for token in query] for query in self.tokens)
-
 
 class ProviderSettings(Parameters):
     """The parameters of a provider, which makes it; `provider` is the name that users type."""

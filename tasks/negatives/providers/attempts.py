@@ -11,8 +11,7 @@ from typing import Any
 
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.questions import Question, first_numbers, questions_of, read
-from penumbra.tasks.negatives.providers.word_lists import WordLists
+from penumbra.tasks.negatives.providers.questions import Question, WordLists, first_numbers, questions_of, read
 
 UNANSWERED = "not answered yet"
 MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong with it

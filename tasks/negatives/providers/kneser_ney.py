@@ -85,7 +85,6 @@ class KneserNey:
 
     @classmethod
     def of(cls, sentences: Iterable[Iterable[str]]) -> "KneserNey":
-        """Return the model of these sentences, each a sequence of words."""
         trigrams = Trigrams()
         for words in sentences:
             trigrams.add(words)

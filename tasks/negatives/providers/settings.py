@@ -155,7 +155,7 @@ class HostedSettings(ProviderSettings):
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         from penumbra.tasks.negatives.providers.answers import Answers
         from penumbra.tasks.negatives.providers.attempts import HostedProvider
-        from penumbra.tasks.negatives.providers.word_lists import WordLists
+        from penumbra.tasks.negatives.providers.questions import WordLists
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists(training, filling, Answers())
         return HostedProvider(self.provider, self.model, prompt, self.cache_key(prompt), lists, run)
