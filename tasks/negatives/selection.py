@@ -289,7 +289,6 @@ class ChosenNegatives(NegativesStage):
         return self.checks.refusal(query.masked, level, query.same_video, words, text)
 
     def _tokens_of(self, query: Query, level: int, candidate: Candidate) -> list[str]:
-        """Return the tokens of a candidate in lower case."""
         if candidate.verdict == EDIT:
             return [token.lower() for token in self.tokenise(candidate.text)]
         tokens = [token["text"].lower() for token in query.masked.tokens]
