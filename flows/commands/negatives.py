@@ -86,7 +86,7 @@ def review(
         for one in reviews:
             reviewing.keep(store, one)
             for refused in one.refused:
-                warn(reviewing.described(refused))
+                warn(f"{refused['value']}: {refused['reason']}")
         rows = []
         for one in reviews:
             counts = Counter(row["verdict"] for row in one.rows)

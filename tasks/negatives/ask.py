@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import counted, markdown_table, plain
@@ -17,12 +18,11 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
 from penumbra.tasks.negatives.providers import TrainingText, load_prompt
 from penumbra.tasks.negatives.providers.answers import Answers, BudgetError, open_budget
-from penumbra.tasks.negatives.providers.attempts import attempt_history
+from penumbra.tasks.negatives.providers.attempts import open_questions
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, Client, all_of
 from penumbra.tasks.negatives.providers.hosted import SERVICES, ServiceError
-from penumbra.tasks.negatives.providers.questions import Question, questions_of
+from penumbra.tasks.negatives.providers.questions import Question, WordLists, questions_of
 from penumbra.tasks.negatives.providers.settings import Filling, HostedSettings, price_table
-from penumbra.tasks.negatives.providers.word_lists import WordLists
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 
@@ -53,17 +53,11 @@ class Requests:
             if block := questions_of(self.lists, masked_queries(tagged, masked), self.filling.asked_candidates):
                 yield block
 
-    def open_questions(self, settings: HostedSettings) -> Iterator[Question]:
-        """Yield what is to be asked next of each question that has no final answer."""
-        cache_key = settings.cache_key(self.prompt.label)
-        for question in (question for block in self.blocks() for question in block):
-            if following := attempt_history(question, cache_key, self.answers)[1]:
-                yield following
-
     def estimate(self, settings: HostedSettings) -> tuple[str, ...]:
         """Return what asking a service takes, as a row of the report; tokens are estimated from characters."""
         service, size = SERVICES[settings.provider](settings, self.prompt), self.filling.queries_a_request
-        questions = list(self.open_questions(settings))
+        blocks = (open_questions(block, service.cache_key, self.answers) for block in self.blocks())
+        questions = list(chain.from_iterable(blocks))
         queries = len({question.query.qid for question in questions})
         requests = [questions[start : start + size] for start in range(0, len(questions), size)]
         prompt = sum(int(len(json.dumps(service.payload(one))) / CHARACTERS_A_TOKEN) + 1 for one in requests)
@@ -155,7 +149,8 @@ def ask_all(
     unanswered = dict[str, str]()
     for client in clients:
         if client.statistics.done < client.statistics.total:
-            keys = "".join(client.key(question) for question in requests.open_questions(client.service.settings))
+            left = chain.from_iterable(map(client.open_questions, requests.blocks()))
+            keys = "".join(map(client.key, left))
             unanswered[client.service.name] = hashlib.sha256(keys.encode()).hexdigest()[:16]
     return unanswered
 

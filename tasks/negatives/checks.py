@@ -26,6 +26,18 @@ SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no mean
 HELD_OUT = ("composition", "novel_word")
 
 
+@dataclass(eq=False)
+class Candidate:
+    """A fill, or a sentence with a reviewer's `verdict`; `rank` is the number of candidates that pass before it."""
+
+    text: str
+    words: tuple[str, ...]
+    provider: str
+    model: str
+    verdict: str = ""
+    rank: int = 0
+
+
 def normal_form(text: str) -> str:
     """Return the letters and digits of a text, without case, blanks and punctuation: equal queries have one form."""
     return " ".join(WORD.findall(text.lower()))
@@ -47,7 +59,6 @@ def sentence_fault(text: str, query: str) -> str:
 
 
 def queries_with_tokens(annotations: Artifact, tags: Artifact) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield every query with its tokens, for a `LeakageFilter`."""
     for annotated, tagged in zip_parts(annotations, tags):
         rows = annotated.select(["split", "vid", "query", "novel"]).to_pylist()
         yield from zip(rows, tagged["tokens"].to_pylist(), strict=True)

@@ -7,6 +7,7 @@ from itertools import combinations, islice, pairwise, product
 
 import numpy as np
 
+from penumbra.tasks.negatives.checks import Candidate
 from penumbra.tasks.negatives.providers import MaskedQuery
 from penumbra.tasks.progress import counting
 from penumbra.tasks.text.embeddings import Vectors
@@ -14,18 +15,6 @@ from penumbra.tasks.text.embeddings import Vectors
 LEVELS = (1, 2, 3)
 LEVEL_SETS = [levels for size in (3, 2, 1) for levels in combinations(LEVELS, size)]  # most levels first
 MOST_CHAINS = 256  # that are considered at a time
-
-
-@dataclass(eq=False)
-class Candidate:
-    """A fill, or a sentence with a reviewer's `verdict`; `rank` is the number of candidates that pass before it."""
-
-    text: str
-    words: tuple[str, ...]
-    provider: str
-    model: str
-    verdict: str = ""
-    rank: int = 0
 
 
 Chain = tuple[Candidate, ...]  # one candidate for each of some levels

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import file_digest
 from penumbra.tasks.data.rows import clean_text, is_text
 from penumbra.tasks.data.tables import READERS, Row, Unreadable, parquet_rows
 
@@ -62,6 +63,14 @@ def check_file(path: Path) -> None:
         raise NegativesError(f"{path} is no file, and no folder of Parquet files: name one with --param file=…")
 
 
+def digest_of(path: Path) -> str:
+    """Return the digest of a file of negatives; raise `NegativesError` if it can't be read."""
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise NegativesError(f"{path} can't be read ({error.strerror}): name it with file=…") from None
+
+
 def rows_of(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
     """Yield the number of each row from 1 (of a table its last line), and the row or why its line holds none.
 
@@ -82,7 +91,6 @@ def rows_of(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
 
 
 def _entries(number: int, row: Row | Unreadable) -> Iterator[Entry]:
-    """Yield the negatives of a row, or its fault."""
     if isinstance(row, Unreadable):
         yield Entry(f"line {number}", fault=f"line {row.reason}")
         return

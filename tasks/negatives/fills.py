@@ -137,7 +137,6 @@ class Fills(Stage):
         return self.filling.settings(self.provider).on_device
 
     def parameters(self) -> dict[str, Any]:
-        """Return what determines the provider's fills, and the digest of unanswered questions."""
         unanswered = {"unanswered": self.unanswered} if self.unanswered else {}
         substitutes = {"substitutes": True} if self.others else {}
         return {**self.filling.determines(self.provider), **unanswered, **substitutes}
@@ -150,7 +149,6 @@ class Fills(Stage):
 
     @cached_property
     def filler(self) -> Provider:
-        """The provider, fitted to the training split if need be."""
         training = zip_parts(self.annotations, self.tags)
         return make_provider(self.provider, load_dictionary(self.dictionary), training, self.filling, run_id())
 

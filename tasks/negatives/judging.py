@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from huggingface_hub import try_to_load_from_cache
 
-from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.rows import clean_text
 from penumbra.tasks.negatives.checks import ALWAYS, TRAINING, WORD, normal_form, sentence_fault
-from penumbra.tasks.negatives.files import NegativesError, rows_of
+from penumbra.tasks.negatives.files import NegativesError, digest_of, rows_of
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
 from penumbra.tasks.stage import Stage, is_planned, logger
@@ -53,7 +52,6 @@ class OwnSentences:
         self.ceiling: float = Choosing().ceiling
 
     def may_be_true(self, vid: str, text: str) -> bool:
-        """Return whether a text may be true of a moment of a video."""
         own = self.of_video[vid]
         if normal_form(text) in {normal_form(other) for other in own}:
             return True
@@ -158,11 +156,7 @@ class FalseSentences(Stage):
         return self.sourcing.determines()
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of the file and of what says whether a sentence may be true."""
-        try:
-            return text_inputs() | {"sentences": file_digest(self.path)}
-        except OSError as error:
-            raise NegativesError(f"{self.path} can't be read ({error.strerror}): name it with file=…") from None
+        return text_inputs() | {"sentences": digest_of(self.path)}
 
     def part(self, piece: int) -> Part:
         """Read the file; a query has one sentence, and a sentence that can't be used is rejected with its reason."""

@@ -5,10 +5,11 @@ the tokens that they share once, then each sentence's other tokens, which attend
 """
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,8 @@ class Row:
 
 def row_of(texts: Sequence[list[int]], start: int) -> Row:
     """Return the row of sentences as tokens, the first of which is the last token before them, at position `start`."""
-    shared = min(_common_prefix(texts), min(map(len, texts)) - 1)
+    same = takewhile(lambda ids: len(set(ids)) == 1, zip(*texts, strict=False))
+    shared = min(len(list(same)), min(map(len, texts)) - 1)
     row = Row(texts[0][:shared], [0] * shared, list(range(start, start + shared)))
     row.sources, row.targets = list(range(shared - 1)), texts[0][1:shared]
     row.owners = [-1] * (shared - 1)
@@ -91,12 +93,6 @@ def row_of(texts: Sequence[list[int]], start: int) -> Row:
         row.targets += rest
         row.owners += [number] * len(rest)
     return row
-
-
-def _common_prefix(texts: Sequence[list[int]]) -> int:
-    """Return how many tokens the texts share at their beginning."""
-    columns = enumerate(zip(*texts, strict=False))
-    return next((index for index, ids in columns if len(set(ids)) > 1), min(map(len, texts)))
 
 
 class LanguageModel:
@@ -120,7 +116,6 @@ class LanguageModel:
         return LanguageModel(self.model, self.tokenizer, self.name, before)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each text."""
         if not self.tokenizer.is_fast:
             ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
             return ids
@@ -150,77 +145,70 @@ class LanguageModel:
         return self._scores([[next(lines) for _ in choice] for choice in choices])
 
     def _scores(self, choices: Sequence[Sequence[list[int]]]) -> list[Scores]:
-        """Return the scores of each choice; rows of similar length make a batch, the longest rows first."""
+        """Return the log P of each sentence of each choice, which is a row."""
         rows = [row_of([[self.prefix[-1], *line] for line in choice], len(self.prefix) - 1) for choice in choices]
         found: list[Scores] = [np.zeros(len(choice)) for choice in choices]
-        for numbers, values in self._batches(
-            [len(row.ids) for row in rows], lambda several: self._targets(several, rows)
-        ):
-            parts = np.split(values, np.cumsum([len(rows[i].targets) for i in numbers])[:-1])
-            for i, part in zip(numbers, parts, strict=True):
-                owners = np.array(rows[i].owners)
-                np.add.at(found[i], owners[owners >= 0], part[owners >= 0])
-                found[i] += part[owners < 0].sum()
+        for i, values in self._by_row(rows, [row.targets for row in rows], self._targets):
+            owners = np.array(rows[i].owners)
+            np.add.at(found[i], owners[owners >= 0], values[owners >= 0])
+            found[i] += values[owners < 0].sum()
         return found
 
     def next_tokens(self, lefts: Sequence[str], wanted: Sequence[NDArray[np.int64]]) -> list[Scores]:
         """Return log P(token | the line so far) of the wanted tokens after each text."""
         import torch
 
+        start = len(self.prefix) - 1
         lines = [[self.prefix[-1], *ids] for ids in self.tokens(lefts)]
-        rows = [
-            Row(line, [0] * len(line), [*range(len(self.prefix) - 1, len(self.prefix) - 1 + len(line))])
-            for line in lines
-        ]
-        found: list[Scores] = [np.zeros(0)] * len(rows)
+        rows = [Row(line, [0] * len(line), list(range(start, start + len(line)))) for line in lines]
 
-        def last(numbers: list[int]) -> "Tensor":
-            several = [rows[i] for i in numbers]
+        def last(several: Sequence[Row], tokens: Sequence[NDArray[np.int64]]) -> "Tensor":
             at = torch.tensor([len(row.ids) - 1 for row in several], device=self.device)
             hidden = self._hidden(several)[torch.arange(len(several), device=self.device), at]
             logits = self.model.lm_head(hidden).float()
             logits -= logits.logsumexp(dim=-1, keepdim=True)
-            ids = [torch.from_numpy(wanted[i]).to(self.device) for i in numbers]
+            ids = [torch.from_numpy(own).to(self.device) for own in tokens]
             return torch.cat([scores[own] for scores, own in zip(logits, ids, strict=True)])
 
-        for numbers, values in self._batches([len(row.ids) for row in rows], last):
-            for i, part in zip(
-                numbers, np.split(values, np.cumsum([len(wanted[i]) for i in numbers])[:-1]), strict=True
-            ):
-                found[i] = part
-        return found
+        found = dict(self._by_row(rows, wanted, last))
+        return [found[i] for i in range(len(rows))]
 
-    def _batches(self, lengths: Sequence[int], compute: Any) -> Any:
-        """Yield the numbers of the rows of each batch, and what `compute` returns for them."""
+    def _by_row(
+        self, rows: Sequence[Row], wanted: Sequence[Any], compute: Callable[[list[Row], list[Any]], "Tensor"]
+    ) -> Iterator[tuple[int, Scores]]:
+        """Yield the number of each row and a value for each of its wanted tokens; `compute` returns those of a batch.
+
+        Rows of similar length make a batch, the longest rows first.
+        """
         import torch
 
-        left = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+        left = sorted(range(len(rows)), key=lambda i: (-len(rows[i].ids), i))
         while left:
-            count = max(1, self.batch_tokens // lengths[left[0]])
+            batch = left[: max(1, self.batch_tokens // len(rows[left[0]].ids))]
+            tokens = [wanted[i] for i in batch]
             try:
                 with torch.inference_mode():  # not around the yield: the caller's code is not in this mode
-                    values = compute(left[:count]).cpu().double().numpy()
+                    values = compute([rows[i] for i in batch], tokens).cpu().double().numpy()
             except torch.OutOfMemoryError:
-                if count == 1:
+                if len(batch) == 1:
                     raise PenumbraError(f"{self.device} has too little memory for one sentence") from None
                 self.batch_tokens //= 2
                 continue
-            yield left[:count], values
-            del left[:count]
+            yield from zip(batch, np.split(values, np.cumsum([len(own) for own in tokens])[:-1]), strict=True)
+            del left[: len(batch)]
 
-    def _targets(self, numbers: list[int], rows: list[Row]) -> "Tensor":
+    def _targets(self, rows: list[Row], targets: list[list[int]]) -> "Tensor":
         """Return the log-probability of each target of each row, one after the other."""
         import torch
 
-        several = [rows[i] for i in numbers]
-        width = len(several[0].ids)
-        hidden = self._hidden(several).flatten(0, 1)
-        sources = np.concatenate([np.array(row.sources) + i * width for i, row in enumerate(several)])
+        width = len(rows[0].ids)
+        hidden = self._hidden(rows).flatten(0, 1)
+        sources = np.concatenate([np.array(row.sources) + i * width for i, row in enumerate(rows)])
         needed, which = (torch.from_numpy(it).to(self.device) for it in np.unique(sources, return_inverse=True))
-        targets = torch.tensor([target for row in several for target in row.targets], device=self.device)
+        ids = torch.tensor([target for own in targets for target in own], device=self.device)
         logits = self.model.lm_head(hidden[needed])
         norms = torch.cat([part.float().logsumexp(dim=-1) for part in logits.split(256)])
-        values: Tensor = logits[which, targets].float() - norms[which]
+        values: Tensor = logits[which, ids].float() - norms[which]
         return values
 
     @cached_property
@@ -237,7 +225,7 @@ class LanguageModel:
         self.model.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
         return [(layer.keys[0], layer.values[0]) for layer in cache.layers]
 
-    def _hidden(self, rows: list[Row]) -> "Tensor":
+    def _hidden(self, rows: Sequence[Row]) -> "Tensor":
         """Return the last hidden states (rows, width, dimension)."""
         width = max(len(row.ids) for row in rows)
         hidden: Tensor = self.model.model(
@@ -318,6 +306,8 @@ def _gguf_read_once() -> Iterator[None]:
 
     It reads the file three times and makes the map of names for each module; gguf makes a `memmap` of each field.
     """
+    from unittest.mock import patch
+
     import gguf
     from transformers import modeling_gguf_pytorch_utils as reading
 
@@ -327,16 +317,12 @@ def _gguf_read_once() -> Iterator[None]:
                 self.data = np.asarray(self.data)  # type: ignore[assignment]
             return super()._get(*args, **options)
 
-    patched: Any = {gguf: {"GGUFReader": cache(Reader), "get_tensor_name_map": cache(gguf.get_tensor_name_map)}}
-    patched[reading] = {"tqdm": lambda tensors, **_: tensors}
-    usual = {module: {name: getattr(module, name) for name in names} for module, names in patched.items()}
-    try:
-        for module, names in patched.items():
-            vars(module).update(names)
+    names = cache(gguf.get_tensor_name_map)
+    with (
+        patch.multiple(gguf, GGUFReader=cache(Reader), get_tensor_name_map=names),
+        patch.object(reading, "tqdm", lambda tensors, **_: tensors),
+    ):
         yield
-    finally:
-        for module, names in usual.items():
-            vars(module).update(names)
 
 
 def _load(name: str) -> tuple[Any, Any]:

@@ -50,7 +50,6 @@ class NegativeSource(Parameters):
 
     @property
     def is_for_judging(self) -> bool:
-        """Whether the negatives are for judging alone."""
         return self.splits != TRAINING or bool(self.kind)
 
     def determines(self) -> dict[str, Any]:

@@ -75,16 +75,11 @@ def outcome_line(store: Store, made: Negatives) -> str:
     for reason, times in reasons.most_common(1):
         what = counted(reasons.total(), "level" if made.masks else "row")
         parts.append(f"{what} rejected, {times:,} of them: {reason} (the table `rejected` has each)")
-    return "; ".join(filter(None, [*parts, _verdict(store, made)]))
+    if made.quality:
+        from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line  # only here: it imports scipy
 
-
-def _verdict(store: Store, made: Negatives) -> str:
-    """Return the verdict of the quality report in one line; '' without any."""
-    if not made.quality:
-        return ""
-    from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line  # only here: it imports scipy
-
-    return verdict_line(figures_by_name(store.rows(made.quality)))
+        parts.append(verdict_line(figures_by_name(store.rows(made.quality))))
+    return "; ".join(filter(None, parts))
 
 
 def write_report(store: Store, made: Negatives) -> str:

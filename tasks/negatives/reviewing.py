@@ -100,8 +100,8 @@ def read_review(store: Store, path: Path, dataset: str) -> Review:
     review = Review(sha256(content).hexdigest(), header.reviewer, known[header.key], [], [])
     _take(store, review, path, lines[1:])
     if not review.rows:
-        why = described(review.refused[0]) if review.refused else save
-        raise ReviewError(f"{path} has no verdict that can be used: {why}")
+        why = [f"{refused['value']}: {refused['reason']}" for refused in review.refused[:1]] or [save]
+        raise ReviewError(f"{path} has no verdict that can be used: {why[0]}")
     return review
 
 
@@ -136,10 +136,6 @@ def _take(store: Store, review: Review, path: Path, lines: list[tuple[int, str]]
 def _fault(error: ValidationError) -> str:
     first = error.errors()[0]
     return " ".join([*map(str, first["loc"]), first["msg"]])
-
-
-def described(refused: Row) -> str:
-    return f"{refused['value']}: {refused['reason']}"
 
 
 def edit_faults(store: Store, reviewed: Artifact) -> Callable[[Row, str], str]:

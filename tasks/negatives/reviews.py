@@ -6,12 +6,12 @@ content. All negatives that are made later follow the verdicts of all reviews of
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from penumbra.artifacts.catalogue import MANIFEST
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.checks import normal_form
+from penumbra.tasks.negatives.checks import Candidate, normal_form
 
 STAGE = "reviews"
 ACCEPT, REJECT, EDIT = VERDICTS = ("accept", "reject", "edit")
@@ -28,16 +28,6 @@ def reviews_of(dataset: str) -> tuple[Artifact, ...]:
     for artifact in found:
         store.manifest(artifact)
     return found
-
-
-class Approved(NamedTuple):
-    """A sentence that a reviewer accepted, with the words, provider and model that it had, or that a reviewer wrote."""
-
-    text: str
-    words: tuple[str, ...]
-    provider: str
-    model: str
-    verdict: str
 
 
 class Verdicts:
@@ -79,12 +69,12 @@ class Verdicts:
         return bool(rejected) and normal_form(text) in rejected
 
     def approved(
-        self, qid: str, query: str, source: str, fits: Callable[[int, Approved], bool], texts: dict[int, str]
-    ) -> Iterator[tuple[int, Approved]]:
+        self, qid: str, query: str, source: str, fits: Callable[[int, Candidate], bool], texts: dict[int, str]
+    ) -> Iterator[tuple[int, Candidate]]:
         """Yield each level of a query with the last sentence that a reviewer accepted or wrote and that `fits`.
 
         `texts` are the query's sentences of this source by level. An approved one takes the place of that of its level,
-        and equals no other.
+        and equals no other. An accepted one has the words, provider and model that it had.
         """
         mine = [row for row in self._approved.get((qid, normal_form(query)), ()) if row["source"] == source]
         mine = [row for row in mine if not self.rejects(qid, query, row["edited"] or row["negative"])]
@@ -92,9 +82,10 @@ class Verdicts:
         for level in sorted({row["level"] for row in mine}):
             others = {normal_form(text) for at, text in texts.items() if at != level}
             for row in (row for row in latest_first if row["level"] == level):
-                as_it_was = row["negative"], tuple(row["words"]), row["provider"], row["model"], ACCEPT
-                is_edit = row["verdict"] == EDIT
-                it = Approved(row["edited"], (), REVIEWER, row["reviewer"], EDIT) if is_edit else Approved(*as_it_was)
+                if row["verdict"] == EDIT:
+                    it = Candidate(row["edited"], (), REVIEWER, row["reviewer"], EDIT)
+                else:
+                    it = Candidate(row["negative"], tuple(row["words"]), row["provider"], row["model"], ACCEPT)
                 if normal_form(it.text) not in others and fits(level, it):
                     texts[level] = it.text
                     yield level, it

@@ -27,15 +27,16 @@ from penumbra.tasks.negatives.checks import (
     HELD_OUT,
     SLOT_CHECKS,
     TRAINING,
+    Candidate,
     Checks,
     LeakageFilter,
     queries_with_tokens,
 )
-from penumbra.tasks.negatives.choice import Candidate, Candidates, Query, choose
+from penumbra.tasks.negatives.choice import Candidates, Query, choose
 from penumbra.tasks.negatives.fills import FILLED, masked_queries, put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
-from penumbra.tasks.negatives.reviews import EDIT, FILLS, REJECTED, Approved, Verdicts
+from penumbra.tasks.negatives.reviews import EDIT, FILLS, REJECTED, Verdicts
 from penumbra.tasks.stage import Parameters, Stage, read_part
 from penumbra.tasks.text.dictionary import load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
@@ -176,7 +177,7 @@ class NegativesStage(Stage):
             videos.setdefault(row["vid"], set()).add(self.leakage.lemmatised(row["query"]))
         return videos
 
-    def is_negative(self, query: str, same_video: set[str], level: int, approved: Approved) -> bool:
+    def is_negative(self, query: str, same_video: set[str], level: int, approved: Candidate) -> bool:
         """Return whether an approved sentence is a negative of a query, for `Verdicts.approved`."""
         return not self.leakage.refusal(approved.text, query, same_video, self.checks.names)
 
@@ -268,20 +269,19 @@ class ChosenNegatives(NegativesStage):
             for level, approved in self.verdicts.approved(query.masked.qid, query.text, FILLS, fits, {}):
                 query.candidates.pop(level, None)
                 if approved.verdict == EDIT:
-                    query.edits[level] = Candidate(*approved)
+                    query.edits[level] = approved
                 else:
-                    query.candidates[level] = Candidates([Candidate(*approved)], lambda *_: "")
+                    query.candidates[level] = Candidates([approved], lambda *_: "")
                     query.accepted.add(level)
         return list(gathered.values())
 
-    def _fits(self, query: Query, level: int, approved: Approved) -> bool:
+    def _fits(self, query: Query, level: int, approved: Candidate) -> bool:
         """Return whether an approved sentence leaks nothing, and keeps the level's template if nobody edited it."""
-        slots = query.masked.levels[level - 1] if level <= len(query.masked.levels) else ()
-        if approved.verdict != EDIT and len(slots) == len(approved.words):
-            keeps = put_words(query.masked, level, approved.words) == approved.text
-        else:
-            keeps = approved.verdict == EDIT
-        return bool(slots) and keeps and self.is_negative(query.text, query.same_video, level, approved)
+        if level > len(query.masked.levels):
+            return False
+        words, slots = approved.words, query.masked.levels[level - 1]
+        is_kept = len(words) == len(slots) and put_words(query.masked, level, words) == approved.text
+        return (is_kept or approved.verdict == EDIT) and self.is_negative(query.text, query.same_video, level, approved)
 
     def _refusal(self, query: Query, level: int, words: Sequence[str], text: str) -> str:
         if self.verdicts.rejects(query.masked.qid, query.text, text):
@@ -289,7 +289,6 @@ class ChosenNegatives(NegativesStage):
         return self.checks.refusal(query.masked, level, query.same_video, words, text)
 
     def _tokens_of(self, query: Query, level: int, candidate: Candidate) -> list[str]:
-        """Return the tokens of a candidate in lower case."""
         if candidate.verdict == EDIT:
             return [token.lower() for token in self.tokenise(candidate.text)]
         tokens = [token["text"].lower() for token in query.masked.tokens]

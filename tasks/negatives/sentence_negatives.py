@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penumbra.artifacts.errors import ArtifactError
-from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.checks import TRAINING, normal_form, sentence_fault
 from penumbra.tasks.negatives.choice import LEVELS
-from penumbra.tasks.negatives.files import Entry, NegativesError, read_entries
+from penumbra.tasks.negatives.files import Entry, NegativesError, digest_of, read_entries
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, Queries
 from penumbra.tasks.negatives.reviews import EDIT, REJECTED, REVIEWER
 from penumbra.tasks.negatives.selection import STAGE, Choosing, NegativesStage
@@ -207,13 +206,7 @@ class ImportedNegatives(SentenceNegatives):
         return {**super().parameters(), "file": self.path.name}
 
     def inputs(self) -> dict[str, str]:
-        """Return the digest of the file; raise `NegativesError` if the file of negatives can't be read."""
-        if self.imported:
-            return super().inputs()
-        try:
-            return super().inputs() | {"negatives": file_digest(self.path)}
-        except OSError as error:
-            raise NegativesError(f"{self.path} can't be read ({error.strerror}): name it with file=…") from None
+        return super().inputs() | ({} if self.imported else {"negatives": digest_of(self.path)})
 
     @cached_property
     def splits(self) -> dict[str, str]:

@@ -55,7 +55,6 @@ class Slot:
         return word in offer.places and offer.places[word] not in own
 
     def no_word_problem(self) -> str:
-        """Return the problem of a slot for which the training split has no other word."""
         role = " that is a verb's subject" if self.is_subject else ""
         return f"no other {self.primitive} than {self.word!r}{role} in the training split"
 
@@ -160,9 +159,6 @@ class TrainingText:
     dictionary: Dictionary
     tokens: Iterable[Tokens]
 
-    def sentences(self) -> Iterator[list[str]]:
-        return ([token["text"].lower() for token in query] for query in self.tokens)
-
 
 class ProviderSettings(Parameters):
     """The parameters of a provider, which makes it; `provider` is the name that users type."""
@@ -197,7 +193,6 @@ class Prompt:
     template: str
 
     def fill(self, **variables: str) -> str:
-        """Return the variable text with its variables filled in."""
         return Template(self.template).substitute(variables)
 
 

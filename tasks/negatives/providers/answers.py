@@ -67,7 +67,6 @@ class Answers:
             ) from None
 
     def get(self, name: str) -> Any:
-        """Return the value of a name, None if there is none."""
         return self._cache.get(name, retry=True)
 
     def put(self, values: Mapping[str, Any]) -> None:

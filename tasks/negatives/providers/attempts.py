@@ -5,14 +5,13 @@ request, and "offer NAME" the words that were on offer to an answered question, 
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.questions import Question, first_numbers, questions_of, read
-from penumbra.tasks.negatives.providers.word_lists import WordLists
+from penumbra.tasks.negatives.providers.questions import Question, WordLists, first_numbers, questions_of, read
 
 UNANSWERED = "not answered yet"
 MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong with it
@@ -36,7 +35,6 @@ class Answer:
 
 
 def store(answers: Answers, request: Sequence[Question], cache_key: dict[str, Any], answer: Answer) -> None:
-    """Store the answer to a request of these questions."""
     keys = [question.key(cache_key) for question in request]
     name = hashlib.sha256("".join(keys).encode()).hexdigest()
     rows: dict[str, Any] = {f"answer {name}": asdict(answer)}
@@ -86,6 +84,12 @@ def attempt_history(
             break
         question = question.after(words)
     return attempts, None
+
+
+def open_questions(questions: Iterable[Question], cache_key: dict[str, Any], answers: Answers) -> list[Question]:
+    """Return what is to be asked next of each question that has no final answer."""
+    following = (attempt_history(question, cache_key, answers)[1] for question in questions)
+    return [question for question in following if question]
 
 
 @dataclass(frozen=True)

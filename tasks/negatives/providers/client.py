@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 from penumbra.artifacts.markdown import counted
 from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.answers import Answers, Budget
-from penumbra.tasks.negatives.providers.attempts import MOST_ATTEMPTS, Answer, attempt_history, store
+from penumbra.tasks.negatives.providers.attempts import MOST_ATTEMPTS, Answer, open_questions, store
 from penumbra.tasks.negatives.providers.hosted import Service, ServiceError
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.stage import logger
@@ -99,9 +99,7 @@ class Client:
             await self.service.close()
 
     def open_questions(self, questions: Iterable[Question]) -> list[Question]:
-        """Return what is to be asked next of each question that has no final answer."""
-        following = (attempt_history(question, self.service.cache_key, self.answers)[1] for question in questions)
-        return [question for question in following if question]
+        return open_questions(questions, self.service.cache_key, self.answers)
 
     def key(self, question: Question) -> str:
         return question.key(self.service.cache_key)

@@ -163,7 +163,6 @@ class OpenAIService(Service):
         return next((e for start, e in REASONING_EFFORT.items() if self.settings.model.startswith(start)), None)
 
     def most_tokens(self, questions: Sequence[Question]) -> int:
-        """Return the most tokens that an answer may have, with those of the reasoning."""
         return super().most_tokens(questions) + (self.effort not in (None, "none")) * REASONING_TOKENS
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:

@@ -4,10 +4,11 @@ Scores are sums, products and quotients of 64-bit floats in a fixed order, so th
 every machine, which logarithms and exponentials would not.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ class Order(NamedTuple):
     left_over: Floats
 
 
-def find(sorted_keys: Ids, values: Floats, keys: Ids, default: float) -> Floats:
+def find(sorted_keys: Ids, values: NDArray[Any], keys: Ids, default: float) -> NDArray[Any]:
     """Return the value of each key, or the default for a key that `sorted_keys` lacks."""
     if not len(sorted_keys):
         return np.full(len(keys), default)
@@ -58,15 +59,11 @@ class Trigrams:
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {UNKNOWN: 0, START: 1, END: 2}
-        self.counts: dict[tuple[int, int, int], int] = {}
-        self.sentences = 0
+        self.counts = Counter[tuple[int, int, int]]()
 
     def add(self, words: Iterable[str]) -> None:
-        """Count the trigrams of a sentence."""
         ids = [1, 1, *(self.index.setdefault(word, len(self.index)) for word in words), 2]
-        for trigram in zip(ids, ids[1:], ids[2:], strict=False):
-            self.counts[trigram] = self.counts.get(trigram, 0) + 1
-        self.sentences += 1
+        self.counts.update(zip(ids, ids[1:], ids[2:], strict=False))
 
 
 class KneserNey:
@@ -88,7 +85,6 @@ class KneserNey:
 
     @classmethod
     def of(cls, sentences: Iterable[Iterable[str]]) -> "KneserNey":
-        """Return the model of these sentences, each a sequence of words."""
         trigrams = Trigrams()
         for words in sentences:
             trigrams.add(words)
@@ -131,9 +127,7 @@ class Rows:
 
     def dense(self, keys: Ids) -> Floats:
         """Return the rows of these keys as an array (keys, width)."""
-        at = np.minimum(np.searchsorted(self.keys, keys), max(len(self.keys) - 1, 0))
-        hit = self.keys[at] == keys if len(self.keys) else np.zeros(len(keys), dtype=bool)
-        chosen = np.where(hit, at, len(self.keys))
+        chosen = find(self.keys, np.arange(len(self.keys)), keys, len(self.keys))
         starts = self.matrix.indptr[chosen]
         sizes = self.matrix.indptr[chosen + 1] - starts  # ten times as fast as scipy's indexing for a few rows
         places = spans(starts, sizes)
@@ -209,7 +203,7 @@ class Plausibility:
     @cached_property
     def models(self) -> list[KneserNey]:
         """The models of both halves; they are fitted at first use, when all sentences are added."""
-        return [KneserNey(half) for half in self.halves if half.sentences]
+        return [KneserNey(half) for half in self.halves if half.counts]
 
     def score(self, texts: dict[str, list[str]]) -> dict[str, float]:
         """Return the mean log-probability of the tokens of each text, rounded; `texts` has the lower-cased tokens."""

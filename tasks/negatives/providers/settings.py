@@ -67,7 +67,6 @@ class Llama(ProviderSettings):
         return self.model != SMALL_MODEL or device_of().type != "cpu"
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
-        """Return the weights, the prompts, the vocabulary with WordNet's files, and how words are drawn."""
         from penumbra.tasks.negatives.providers.llama import MISSING_WORD, PROMPT
         from penumbra.tasks.text.wordnet import TERMS, wordnet_inputs
 
@@ -151,13 +150,12 @@ class HostedSettings(ProviderSettings):
         return {**asked, "temperature": self.temperature, "extra": {}}
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
-        """Return the number of words on offer, and what determines an answer."""
         return {"options": filling.options, "cache_key": self.cache_key(load_prompt(filling.prompt, "queries").label)}
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         from penumbra.tasks.negatives.providers.answers import Answers
         from penumbra.tasks.negatives.providers.attempts import HostedProvider
-        from penumbra.tasks.negatives.providers.word_lists import WordLists
+        from penumbra.tasks.negatives.providers.questions import WordLists
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists(training, filling, Answers())
         return HostedProvider(self.provider, self.model, prompt, self.cache_key(prompt), lists, run)
@@ -190,7 +188,6 @@ class OpenAI(HostedSettings):
         return "json_object" if is_old else "json_schema"
 
     def cache_key(self, prompt: str) -> dict[str, Any]:
-        """Return what determines an answer besides the question's text; it contains no API key."""
         return {**super().cache_key(prompt), "structure": self.structure}
 
 

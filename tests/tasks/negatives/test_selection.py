@@ -11,8 +11,8 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives import selection
-from penumbra.tasks.negatives.checks import LeakageFilter, has_valence
-from penumbra.tasks.negatives.choice import Candidate, Candidates, Query
+from penumbra.tasks.negatives.checks import Candidate, LeakageFilter, has_valence
+from penumbra.tasks.negatives.choice import Candidates, Query
 from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair_part
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot

@@ -10,10 +10,10 @@ from spacy.language import Language
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.negatives.fills import masked_queries, training_tokens
-from penumbra.tasks.negatives.providers import MaskedQuery, TrainingText, word_lists
+from penumbra.tasks.negatives.providers import MaskedQuery, TrainingText, questions
 from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.questions import Lists, WordLists
 from penumbra.tasks.negatives.providers.settings import Filling
-from penumbra.tasks.negatives.providers.word_lists import Lists, WordLists
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part
@@ -73,7 +73,7 @@ def test_the_same_whatever_the_chunk_the_order_and_the_block(
     offer: WordLists, drawn: list[Lists], queries: list[MaskedQuery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = {(query.qid, query.part): lists for query, lists in zip(queries, drawn, strict=True)}
-    monkeypatch.setattr(word_lists, "CELLS", 1)
+    monkeypatch.setattr(questions, "CELLS", 1)
     for start in range(0, len(queries), 7):
         some = queries[start : start + 7][::-1]
         for query, lists in zip(some, offer.draw(some, 0), strict=True):
