@@ -17,11 +17,11 @@ from penumbra.artifacts.markdown import plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.simulated import remark_on
-from penumbra.tasks.grounding.evaluation.figures import judged_split, tables_of
+from penumbra.tasks.grounding.evaluation.figures import judged_splits, tables_of
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, recall_against_rejection
 from penumbra.tasks.grounding.metrics import compared_scores
 from penumbra.tasks.grounding.runs import ALL, below_constant, below_in_words, run_folder
-from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, figures_in_words, headline
+from penumbra.tasks.grounding.training.logs import best_epoch, curves_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.stage import name_of
 from penumbra.tasks.stage import logger, side_effect_task
 
@@ -122,13 +122,9 @@ def evaluation_document(run: EvaluatedRun) -> Document:
 
 def rejection_drawings(predictions: Artifact) -> list[Drawing]:
     """Return a picture of recall against rejection, a panel for each split; none if nothing false was asked."""
-    store, several = Store(), list[Panel]()
-    manifest, rows = store.manifest(predictions), list(store.rows(predictions))
-    [annotated] = [it for it in manifest.parents if it.stage == "annotations"]
-    annotations = {row["qid"]: row for row in store.rows(annotated)}
+    splits, several = dict(judged_splits(predictions)), list[Panel]()
     for split, sentences in asked_by_split(predictions)[0].items():
-        own = [row for row in rows if row["split"] == split]
-        judged = judged_split(own, annotations, manifest.parameters["ranking"].get("truth_ends"))
+        judged = splits[split]
         hits = dict(zip(judged.windows.qids, compared_scores(judged)["R1@0.5"].tolist(), strict=True))
         lines = []
         for style, kind in enumerate(sorted({row["kind"] for row in sentences})):
