@@ -4,7 +4,6 @@ The file is `report.html` in the run's folder of checkpoints.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from penumbra.artifacts.charts import Drawing, Line, Panel, panels
 from penumbra.artifacts.document import Document, Section, Table
+from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import Artifact, flat
 from penumbra.artifacts.markdown import plain
 from penumbra.artifacts.prefect_ui import publish_report
@@ -71,10 +71,7 @@ def _publish(document: Document, metrics: Artifact, flow: str, more: str = "", k
     file = run_folder(metrics) / FILE
     publish_report(metrics.dataset, flow, document.markdown() + more)
     if not (keep and file.is_file()):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{FILE}.{os.getpid()}")
-        draft.write_text(document.html(), encoding="utf-8")
-        os.replace(draft, file)
+        Files(str(file.parent)).write(FILE, document.html().encode())
     logger().info("report: %s", file)
 
 

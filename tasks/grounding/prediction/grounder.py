@@ -125,14 +125,9 @@ class Grounder:
     def pretrained(cls, model: str, clip: Clip | None = None) -> "Grounder":
         """Return the grounder of a checkpoint that others have trained, with CLIP's features of two seconds.
 
-        Args:
-            model: a name of `pretrained.PUBLISHED`, such as `qd_detr-qvhighlights`, which is downloaded once; a file;
-                or OWNER/NAME of the hub, with one file of weights
-            clip: the CLIP whose features the checkpoint reads; default: OpenAI's ViT-B/32
-
-        Raises:
-            RunError: there is no such checkpoint, its digest is wrong, or it reads features that are not computed here
-
+        `model` is a name of `pretrained.PUBLISHED`, such as `qd_detr-qvhighlights`, which is downloaded once; a file;
+        or OWNER/NAME of the hub, with one file of weights. Its features are those of `clip`, by default OpenAI's
+        ViT-B/32. Raise `RunError` if there is no such checkpoint, its digest is wrong, or CLIP has no such features.
         """
         clip = clip or Clip()
         network, settings, widths, note = load_pretrained(model)
