@@ -193,25 +193,21 @@ class SeededRun:
         """Return rows of the `ablation` table: of the best constant window, over whole splits, and the costs."""
         store, constant, figures = Store(), Rows(), Rows()
         rows = store.table(self.run.evaluation).to_pylist()
+        about = {"row": self.row, "seed": self.seed, "run": rows[0]["run"] if rows else self.run.metrics.key}
         for row in rows:
-            about = {
-                "row": self.row,
-                "seed": self.seed,
-                **{key: row[key] for key in ("run", "split", "metric", "value")},
-            }
+            figure = about | {key: row[key] for key in ("split", "metric", "value")}
             if row["metric"] in OF_KINDS:
-                figures.append(about | {"metric": label(row["subset"], row["metric"])})
+                figures.append(figure | {"metric": label(row["subset"], row["metric"])})
             elif row["subset"] == ALL or row["split"] == "train":
-                figures.append(about)
+                figures.append(figure)
             elif row["subset"] == CONSTANT and with_constant:
-                constant.append(about | {"row": CONSTANT, "run": CONSTANT})
+                constant.append(figure | {"row": CONSTANT, "run": CONSTANT})
         trained, measured = (store.manifest(it).measured for it in (self.run.metrics, self.run.predictions))
         weights = float(sum(parameter.numel() for parameter in load_run(self.run.metrics)[0].parameters()))
         costs = [weights, trained[TRAINED]]
         costs += [1000 * measured[SECONDS] / measured[QUERIES]] if measured.get(QUERIES) else []
-        about = {"row": self.row, "seed": self.seed, "run": rows[0]["run"] if rows else self.run.metrics.key}
-        for cost, value in zip(COSTS, costs, strict=False):
-            figures.append({**about, "split": WHOLE, "metric": cost, "value": value})
+        measures = zip(COSTS, costs, strict=False)
+        figures += [about | {"split": WHOLE, "metric": cost, "value": value} for cost, value in measures]
         return constant + figures
 
 

@@ -244,9 +244,8 @@ def highlight_scores(
     figures = Scores()
     for name, least in LEVELS.items():
         relevant = np.asarray(labels >= least)
-        hit = np.asarray(relevant.any(2))[np.arange(len(highest)), highest] & (
-            highest < length
-        )  # the labels end with the video
+        hit = np.asarray(relevant.any(2))[np.arange(len(highest)), highest]
+        hit &= highest < length  # the labels end with the video
         figures[f"HL-{name}-mAP"] = 100 * _highlight_precision(relevant, saliency, length).mean(1)
         figures[f"HL-{name}-Hit1"] = 100.0 * hit
     return figures

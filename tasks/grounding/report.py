@@ -4,7 +4,6 @@ The file is `report.html` in the run's folder of checkpoints.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,16 +11,17 @@ import numpy as np
 
 from penumbra.artifacts.charts import Drawing, Line, Panel, panels
 from penumbra.artifacts.document import Document, Section, Table
+from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import Artifact, flat
 from penumbra.artifacts.markdown import plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.simulated import remark_on
-from penumbra.tasks.grounding.evaluation.figures import judged_split, tables_of
+from penumbra.tasks.grounding.evaluation.figures import judged_splits, tables_of
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, recall_against_rejection
 from penumbra.tasks.grounding.metrics import compared_scores
 from penumbra.tasks.grounding.runs import ALL, below_constant, below_in_words, run_folder
-from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, figures_in_words, headline
+from penumbra.tasks.grounding.training.logs import best_epoch, curves_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.stage import name_of
 from penumbra.tasks.stage import logger, side_effect_task
 
@@ -71,10 +71,7 @@ def _publish(document: Document, metrics: Artifact, flow: str, more: str = "", k
     file = run_folder(metrics) / FILE
     publish_report(metrics.dataset, flow, document.markdown() + more)
     if not (keep and file.is_file()):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{FILE}.{os.getpid()}")
-        draft.write_text(document.html(), encoding="utf-8")
-        os.replace(draft, file)
+        Files(str(file.parent)).write(FILE, document.html().encode())
     logger().info("report: %s", file)
 
 
@@ -122,13 +119,9 @@ def evaluation_document(run: EvaluatedRun) -> Document:
 
 def rejection_drawings(predictions: Artifact) -> list[Drawing]:
     """Return a picture of recall against rejection, a panel for each split; none if nothing false was asked."""
-    store, several = Store(), list[Panel]()
-    manifest, rows = store.manifest(predictions), list(store.rows(predictions))
-    [annotated] = [it for it in manifest.parents if it.stage == "annotations"]
-    annotations = {row["qid"]: row for row in store.rows(annotated)}
+    splits, several = dict(judged_splits(predictions)), list[Panel]()
     for split, sentences in asked_by_split(predictions)[0].items():
-        own = [row for row in rows if row["split"] == split]
-        judged = judged_split(own, annotations, manifest.parameters["ranking"].get("truth_ends"))
+        judged = splits[split]
         hits = dict(zip(judged.windows.qids, compared_scores(judged)["R1@0.5"].tolist(), strict=True))
         lines = []
         for style, kind in enumerate(sorted({row["kind"] for row in sentences})):

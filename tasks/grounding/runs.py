@@ -30,8 +30,6 @@ FIGURES = ["run", "split", "subset", "metric", "value"]
 COLUMNS = ["run", "dataset", "key", "model", "negatives", "finished", "seconds", "size"]
 SHIPPED = {"scenes-grounder": PROJECT / "models" / "scenes_grounder"}  # weights that come with the project
 SETTINGS = "settings.json"  # the settings of a run, written before its first epoch
-
-
 BELOW = "▾"  # in tables: no better than the constant window
 
 
@@ -205,10 +203,8 @@ def below_constant(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def below_in_words(run: str, splits: Iterable[str]) -> str:
     """Return that a run is no better than a constant window in some splits; '' if there is none."""
-    named = ", ".join(splits)
-    return (
-        f"{run}: {JUDGED_BY} on {named} is no higher than that of one constant window for all queries" if named else ""
-    )
+    named, higher = ", ".join(splits), "is no higher than that of one constant window for all queries"
+    return f"{run}: {JUDGED_BY} on {named} {higher}" if named else ""
 
 
 def _unfinished(folder: Path) -> Run:

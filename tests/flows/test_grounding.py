@@ -31,9 +31,8 @@ from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
 from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of
-from penumbra.tasks.grounding.evaluation.existence import NEAR, OTHER_VIDEO
 from penumbra.tasks.grounding.evaluation.figures import OTHER_QUERY
-from penumbra.tasks.grounding.evaluation.predictions import predict_model, runs_to_evaluate
+from penumbra.tasks.grounding.evaluation.predictions import NEAR, OTHER_VIDEO, predict_model, runs_to_evaluate
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import CONSTANT, WITH_REJECTION, RunError, all_runs, found_run, run_folder

@@ -38,8 +38,7 @@ from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding import runs
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
-from penumbra.tasks.grounding.evaluation.existence import read_calibrator
-from penumbra.tasks.grounding.evaluation.predictions import predict_model
+from penumbra.tasks.grounding.evaluation.predictions import predict_model, read_calibrator
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig

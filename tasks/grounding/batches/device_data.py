@@ -118,9 +118,8 @@ class DeviceData:
         self.made = 0  # batches of this epoch
         self.negatives_apart = negatives_apart
         self.sentences = SentencesOfVideos(examples) if existence else None
-        self.videos, self.texts, self.clips = (
-            it.to(device) for it in (examples.videos, examples.texts, examples.clips)
-        )
+        features = examples.videos, examples.texts, examples.clips
+        self.videos, self.texts, self.clips = (it.to(device) for it in features)
         names = ("video", "text", "windows", "window_count", "extremes")
         self.columns = {name: getattr(examples, name).to(device) for name in names}
         self.video = examples.video.numpy()  # of each query, known without waiting for the device

@@ -138,6 +138,13 @@ def load_features(artifact: Artifact) -> Features:
     return Features(torch.from_numpy(table.values), offsets, table.index, table.clip_length)
 
 
+def features_of(names: Sequence[str], rows: Sequence[np.ndarray], clip_length: float = 0.0) -> Features:
+    """Return the features of videos or texts by their names, from the rows of each."""
+    offsets = torch.from_numpy(np.cumsum([0, *map(len, rows)]))
+    index = {name: place for place, name in enumerate(names)}
+    return Features(torch.from_numpy(np.concatenate(rows)), offsets, index, clip_length)
+
+
 def normalised(features: Features, longest: int | None) -> Features:
     """Return the first `longest` rows of each item, to be divided by their norms as the published loaders do."""
     features = replace(features, encoders=(features.channels,))

@@ -109,17 +109,16 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
                 f"{dataset} --param videos.patches=true --param clip.encoder={encoder}"
             )
     if "visual_dynamic_queries" in model.reads:
-        found["tags"] = newest_tags(annotations) or store.newest(dataset, "tags")
+        found["tags"] = newest_made_of(annotations, "tags") or store.newest(dataset, "tags")
     return Sources(annotations, **found).read_by(model)
 
 
-def newest_tags(annotations: Artifact) -> Artifact | None:
-    """Return the newest tags of these queries, if there are any."""
+def newest_made_of(parent: Artifact, stage: str) -> Artifact | None:
+    """Return the newest artifact of a stage that was made of another one, if there is any."""
     store = Store()
-    for manifest in reversed(store.find(annotations.dataset, "tags")):
-        if annotations.key in [parent.key for parent in manifest.parents]:  # whose root is where they were made
+    for manifest in reversed(store.find(parent.dataset, stage)):
+        if parent.key in [it.key for it in manifest.parents]:  # whose root is where they were made
             return store.reference(manifest)
-    store.newest_if_any(annotations.dataset, "tags")  # raises if they are damaged
     return None
 
 

@@ -1,10 +1,7 @@
 """Whether one run is better than another: a paired bootstrap over the videos of each split; intervals over seeds."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +10,8 @@ from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
 from penumbra.tasks.data.rows import FEWEST_VIDEOS
-from penumbra.tasks.grounding.evaluation.figures import judged_split
+from penumbra.tasks.grounding.batches.inputs import newest_made_of
+from penumbra.tasks.grounding.evaluation.figures import judged_splits
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, label, rejection_scores
 from penumbra.tasks.grounding.metrics import EvaluationError, Floats, all_metrics, compared_scores
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
@@ -41,11 +39,9 @@ class Difference:
 
 def too_few(videos: Mapping[str, int]) -> str:
     """Return why splits of so few videos have no interval and no `p`, or ''."""
-    few = ", ".join(
-        f"{split} has {counted(count, 'video')}" for split, count in videos.items() if count < FEWEST_VIDEOS
-    )
+    few = [f"{split} has {counted(count, 'video')}" for split, count in videos.items() if count < FEWEST_VIDEOS]
     why = f"with fewer than {FEWEST_VIDEOS} videos resampling can't tell a difference from chance"
-    return f"{few}: {why}" if few else ""
+    return f"{', '.join(few)}: {why}" if few else ""
 
 
 def paired_bootstrap(first: Floats, second: Floats, videos: Sequence[str] | Ids, seed: int = 0) -> Difference:
@@ -96,33 +92,25 @@ class SplitScores:
 
 def predictions_of(metrics: Artifact) -> Artifact:
     """Return the newest predictions of a run; raise `EvaluationError` if it has none."""
-    store = Store()
-    for manifest in reversed(store.find(metrics.dataset, "predictions")):
-        if metrics.key in {parent.key for parent in manifest.parents}:
-            return store.reference(manifest)
-    name = name_of(store.manifest(metrics))
+    if predictions := newest_made_of(metrics, "predictions"):
+        return predictions
+    name = name_of(Store().manifest(metrics))
     command = f"penumbra run evaluate-grounding {metrics.dataset} --param choice.run={name}"
     raise EvaluationError(f"run {name} has no predictions: {command}")
 
 
 def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
     """Return the scores of each split's queries whose windows are known, in the order of their ids."""
-    store, by_split = Store(), defaultdict[str, list[dict[str, Any]]](list)
-    manifest = store.manifest(predictions)
-    [annotations] = [parent for parent in manifest.parents if parent.stage == "annotations"]
-    truth, end = {row["qid"]: row for row in store.rows(annotations)}, manifest.parameters["ranking"].get("truth_ends")
-    for row in sorted(store.rows(predictions), key=itemgetter("qid")):
-        if truth[row["qid"]]["windows"]:
-            by_split[row["split"]].append(row)
     scores: dict[str, SplitScores] = {}
     asked, threshold = asked_by_split(predictions)
-    for split, rows in by_split.items():
-        judged, false = judged_split(rows, truth, end), asked.get(split, [])
-        several = compared_scores(judged)
-        several |= {label(*place): values for place, values in rejection_scores(judged, false, threshold).items()}
-        videos = tuple(truth[qid]["vid"] for qid in judged.windows.qids)
-        sentences = frozenset((row["qid"], row["kind"], row["sentence"]) for row in false)
-        scores[split] = SplitScores(judged.windows.qids, videos, several, sentences)
+    for name, split in judged_splits(predictions):
+        qids, false = split.windows.qids, asked.get(name, [])
+        if qids:
+            several = compared_scores(split)
+            several |= {label(*place): values for place, values in rejection_scores(split, false, threshold).items()}
+            videos = tuple(split.annotations[qid]["vid"] for qid in qids)
+            sentences = frozenset((row["qid"], row["kind"], row["sentence"]) for row in false)
+            scores[name] = SplitScores(qids, videos, several, sentences)
     return scores
 
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Sources
-from penumbra.tasks.grounding.evaluation.existence import OTHER_VIDEO, RunStage
+from penumbra.tasks.grounding.evaluation.predictions import OTHER_VIDEO, RunStage
 from penumbra.tasks.grounding.evaluation.rejection import (
     calibrator_of_predictions,
     rejection_figures,
     rejection_scores,
     rejection_tables,
+    rows_by_split,
     text_figures,
 )
 from penumbra.tasks.grounding.families import system_of
@@ -55,39 +57,31 @@ class Evaluation(RunStage):
     predictions: Artifact
     existence: Artifact
 
-    @property
-    def parents(self) -> tuple[Artifact, ...]:
-        return (self.metrics, self.predictions, self.existence, *self.sources.parents)
-
     def parameters(self) -> dict[str, Any]:
         return {"metrics": {name: metric.version for name, metric in all_metrics().items()}}
 
     determines = parameters  # another metric makes another evaluation
 
     def part(self, piece: int) -> Part:
-        store, by_split, asked = Store(), defaultdict[str, Rows](list), defaultdict[str, Rows](list)
-        for artifact, rows_by_split in ((self.predictions, by_split), (self.existence, asked)):
-            for row in store.rows(artifact):
-                rows_by_split[row["split"]].append(row)
+        store = Store()
+        by_split, asked = (rows_by_split(store.rows(artifact)) for artifact in (self.predictions, self.existence))
         end = store.manifest(self.predictions).parameters["ranking"].get("truth_ends")
         annotations = {row["qid"]: row for row in self.loaded.rows}
-        constant, calibrator = (
-            constant_window_of(self.sources.annotations, end),
-            calibrator_of_predictions(self.predictions),
-        )
+        constant = constant_window_of(self.sources.annotations, end)
+        calibrator = calibrator_of_predictions(self.predictions)
         figures: list[tuple[str, str, str, float]] = []
         for split, rows in by_split.items():
             found = list(figures_of_split(rows, annotations, end))
             if constant:
-                same = [
-                    {**row, "saliency": [], "windows": [constant(annotations[row["qid"]]["duration"])]} for row in rows
-                ]
+                windows = [[constant(annotations[row["qid"]]["duration"])] for row in rows]
+                same = [{**row, "saliency": [], "windows": it} for row, it in zip(rows, windows, strict=True)]
                 found += figures_of_split(same, annotations, end, CONSTANT)
-            others = [{**row, "saliency": []} for row in asked[split] if row["kind"] == OTHER_VIDEO]
+            false = asked.get(split, [])
+            others = [{**row, "saliency": []} for row in false if row["kind"] == OTHER_VIDEO]
             found += figures_of_split(others, annotations, end, OTHER_QUERY)
-            if calibrator and asked[split]:
-                scores = rejection_scores(judged_split(rows, annotations, end), asked[split], calibrator.threshold)
-                found += [*rejection_figures(scores), *text_figures(asked[split], annotations)]
+            if calibrator and false:
+                scores = rejection_scores(judged_split(rows, annotations, end), false, calibrator.threshold)
+                found += [*rejection_figures(scores), *text_figures(false, annotations)]
             figures += [(split, *figure) for figure in found]
         figures += [("train", "held out", metric, value) for metric, value in self.own_figures().items()]
         name, queries = name_of(store.manifest(self.metrics)), sum(map(len, by_split.values()))
@@ -95,10 +89,7 @@ class Evaluation(RunStage):
         return Part(table_of(STAGE, table), queries, queries)
 
     def own_figures(self) -> dict[str, float]:
-        """Return the model family's own figures on held-out queries with negatives, or else on training queries.
-
-        The DETR models and MMN have SHINE's order of saliency, BM-DETR the probabilities of clips.
-        """
+        """Return `System.figures` on held-out queries with negatives, or else on training queries."""
         (model, settings), loaded, device = self.run, self.loaded, device_of()
         train, validation = split_rows(loaded, settings)
         known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
@@ -187,6 +178,16 @@ def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end
     """Return the split that metrics are computed of: predictions of queries whose true windows are known."""
     judged = {row["qid"]: row for row in predictions if annotations[row["qid"]]["windows"]}
     return Split(aligned(judged.values(), annotations, end), judged, annotations)
+
+
+def judged_splits(predictions: Artifact) -> Iterator[tuple[str, Split]]:
+    """Yield each split of predictions, with the queries in the order of their ids."""
+    store = Store()
+    manifest = store.manifest(predictions)
+    [annotated] = [parent for parent in manifest.parents if parent.stage == "annotations"]
+    annotations = {row["qid"]: row for row in store.rows(annotated)}
+    for name, rows in rows_by_split(sorted(store.rows(predictions), key=itemgetter("qid"))).items():
+        yield name, judged_split(rows, annotations, manifest.parameters["ranking"].get("truth_ends"))
 
 
 def aligned(judged: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Windows:

@@ -17,7 +17,7 @@ signed errors of its bins.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,18 +27,19 @@ import numpy as np
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
+from penumbra.tasks.grounding.batches.inputs import newest_made_of
 from penumbra.tasks.grounding.configs import Ranking
-from penumbra.tasks.grounding.evaluation.existence import (
+from penumbra.tasks.grounding.evaluation.predictions import (
     AREA,
+    MOST_QUERIES,
     NEAR,
-    QUERIES,
     SEED,
     Calibrator,
     RunStage,
     false_sentences,
     read_calibrator,
+    rows_of,
 )
-from penumbra.tasks.grounding.evaluation.predictions import rows_of
 from penumbra.tasks.grounding.metrics import Floats, Split, compared_scores
 from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION
 from penumbra.tasks.grounding.training.stage import run_name
@@ -60,7 +61,7 @@ Scores = dict[tuple[str, str], Floats]  # [N], NaN for a query without such a se
 
 @dataclass(frozen=True)
 class Existence(RunStage):
-    """What a run says of false sentences of each split that it predicted: of at most `QUERIES` queries."""
+    """What a run says of false sentences of each split that it predicted: of at most `MOST_QUERIES` queries."""
 
     name = STAGE
     version = 1
@@ -73,7 +74,7 @@ class Existence(RunStage):
     @property
     def parents(self) -> tuple[Artifact, ...]:
         texts = (self.sources.judging_texts,) if self.sources.judging_texts else ()
-        return (self.metrics, self.predictions, *self.sources.parents, *self.sources.judging, *texts)
+        return (*super().parents, *self.sources.judging, *texts)
 
     def inputs(self) -> dict[str, str]:
         """Return the digests of what says whether a sentence may be true of a video."""
@@ -86,7 +87,7 @@ class Existence(RunStage):
     def part(self, piece: str) -> Part:
         """Ask the false sentences of a split; of a near real one's query also in the other video."""
         known = [row for row in self.loaded.of_split([piece]) if row["vid"] in self.loaded.videos.index]
-        queries, notes = sorted(known, key=lambda row: row_seed(SEED, row["qid"]))[:QUERIES], Counter[str]()
+        queries, notes = sorted(known, key=lambda row: row_seed(SEED, row["qid"]))[:MOST_QUERIES], Counter[str]()
         asked = list(false_sentences(queries, self.loaded, notes))
         rows = [{**it.row, "qid": f"{n}", "query": it.sentence} for n, it in enumerate(asked)]
         exchanged = [(f"{n} exchanged", it.other, it.row["query"]) for n, it in enumerate(asked) if it.other]
@@ -122,12 +123,16 @@ def asked_by_split(predictions: Artifact) -> tuple[dict[str, Rows], float]:
 
     There are none without a calibration.
     """
-    store, by_split = Store(), defaultdict[str, Rows](list)
-    calibrator = calibrator_of_predictions(predictions)
-    made = [it for it in store.find(predictions.dataset, STAGE) if predictions.key in {p.key for p in it.parents}]
-    for row in store.rows(store.reference(made[-1])) if made and calibrator else ():
+    calibrator, existence = calibrator_of_predictions(predictions), newest_made_of(predictions, STAGE)
+    asked = Store().rows(existence) if calibrator and existence else ()
+    return rows_by_split(asked), calibrator.threshold if calibrator else 0.0
+
+
+def rows_by_split(rows: Iterable[dict[str, Any]]) -> dict[str, Rows]:
+    by_split = defaultdict[str, Rows](list)
+    for row in rows:
         by_split[row["split"]].append(row)
-    return dict(by_split), calibrator.threshold if calibrator else 0.0
+    return dict(by_split)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The interface of a family of models for training, prediction and evaluation."""
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -111,18 +111,13 @@ def trained(model: nn.Module) -> Iterator[nn.Parameter]:
     return (parameter for parameter in model.parameters() if parameter.requires_grad)
 
 
-def autocast(device: torch.device, bf16: bool) -> contextlib.AbstractContextManager[Any]:
-    """Return bf16 autocast on the device, or a context that does nothing."""
-    return torch.autocast(device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
+@contextmanager
 def evaluating(model: nn.Module, device: torch.device, bf16: bool) -> Iterator[None]:
     """Put the model into evaluation mode, without gradients, for the duration of the context."""
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(), autocast(device, bf16):
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             yield
     finally:
         model.train(was_training)
@@ -142,7 +137,7 @@ class Objective(nn.Module):
 
     def forward(self, batch: tuple[Any, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         inputs, targets = batch
-        with autocast(next(self.model.parameters()).device, self.bf16):
+        with torch.autocast(next(self.model.parameters()).device.type, torch.bfloat16, enabled=self.bf16):
             outputs = self.outputs(inputs)
         losses = self.losses(outputs, targets)
         return losses.total, losses.terms

@@ -147,9 +147,8 @@ class BackgroundData(DeviceData):
         words = max(inputs.text.shape[2], self.texts.longest(self.pool[rows].numpy()))
         text, mask = self.texts.gather(texts, words)
         mask[1] &= (size > 0)[:, None]
-        return replace(inputs, text=text.float(), text_mask=mask), (chosen >= self.columns["inside"][index]) & (
-            size > 0
-        )
+        generated = (chosen >= self.columns["inside"][index]) & (size > 0)
+        return replace(inputs, text=text.float(), text_mask=mask), generated
 
 
 # -- the system -------------------------------------------------------------------------------------------------------
@@ -277,6 +276,5 @@ def shift(
     inside = torch.where(inside.any(1, keepdim=True), inside, moving)  # a short window may have no clip of its own
     scores = torch.where(movable[:, None], inside.to(targets.clip_scores.dtype).gather(1, source), targets.clip_scores)
     high, low = draw_pairs(scores > 0, mask, extremes)
-    return replace(inputs, video=video), replace(
-        targets, spans=spans, clip_scores=scores, high_clips=high, low_clips=low
-    )
+    targets = replace(targets, spans=spans, clip_scores=scores, high_clips=high, low_clips=low)
+    return replace(inputs, video=video), targets

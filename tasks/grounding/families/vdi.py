@@ -21,7 +21,7 @@ from penumbra.models.vdi import Patches, VDIInputs, VDISettings
 from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.batches.examples import Examples, Features, features_of
 from penumbra.tasks.grounding.families.base import LossConfig, Objective, trained
 from penumbra.tasks.grounding.families.mmn import MapConfig, MapData, MapOptions, MMNSystem
 
@@ -95,9 +95,7 @@ def token_ids(texts: Iterable[str], encoder: Encoder) -> Features:
     limit = encoder.model.config.text_config.max_position_embeddings
     whole: list[list[int]] = encoder.tokenizer(names, truncation=False, verbose=False)["input_ids"]
     ids = [text if len(text) <= limit else [*text[: limit - 1], text[-1]] for text in whole]
-    offsets = torch.tensor([0, *np.cumsum([len(text) for text in ids])], dtype=torch.long)
-    values = torch.tensor([token for text in ids for token in text], dtype=torch.long)
-    return Features(values, offsets, {name: row for row, name in enumerate(names)})
+    return features_of(names, [np.array(text, np.int64) for text in ids])
 
 
 class VDIData(MapData):

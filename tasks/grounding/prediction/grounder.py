@@ -10,8 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import nn
 
 from penumbra.artifacts.errors import PenumbraError
@@ -25,8 +23,8 @@ from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.text import ClipTexts, TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import notes_on
-from penumbra.tasks.grounding.batches.examples import Features, joined, make_examples, normalised
-from penumbra.tasks.grounding.evaluation.existence import Calibrator, calibrator_of
+from penumbra.tasks.grounding.batches.examples import features_of, joined, make_examples, normalised
+from penumbra.tasks.grounding.evaluation.predictions import Calibrator, calibrator_of
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.prediction.pretrained import CLIP_LENGTH, CLIPS, load_pretrained
 from penumbra.tasks.grounding.runs import RunError, below_in_words, found_run
@@ -127,14 +125,9 @@ class Grounder:
     def pretrained(cls, model: str, clip: Clip | None = None) -> "Grounder":
         """Return the grounder of a checkpoint that others have trained, with CLIP's features of two seconds.
 
-        Args:
-            model: a name of `pretrained.PUBLISHED`, such as `qd_detr-qvhighlights`, which is downloaded once; a file;
-                or OWNER/NAME of the hub, with one file of weights
-            clip: the CLIP whose features the checkpoint reads; default: OpenAI's ViT-B/32
-
-        Raises:
-            RunError: there is no such checkpoint, its digest is wrong, or it reads features that are not computed here
-
+        `model` is a name of `pretrained.PUBLISHED`, such as `qd_detr-qvhighlights`, which is downloaded once; a file;
+        or OWNER/NAME of the hub, with one file of weights. Its features are those of `clip`, by default OpenAI's
+        ViT-B/32. Raise `RunError` if there is no such checkpoint, its digest is wrong, or CLIP has no such features.
         """
         clip = clip or Clip()
         network, settings, widths, note = load_pretrained(model)
@@ -184,8 +177,9 @@ class Grounder:
         texts, inputs, clip = checked(queries), self.settings.inputs, self.clip_length
         distinct = list(dict.fromkeys(texts))
         tokens, _, _ = self.text_encoder.encode(distinct)
-        text_features = normalised(_features(distinct, tokens), inputs.longest_text)
-        videos = joined([normalised(_features([VIDEO], [one], clip), inputs.longest_video) for one in watched.features])
+        text_features = normalised(features_of(distinct, tokens), inputs.longest_text)
+        several = [features_of([VIDEO], [one], clip) for one in watched.features]
+        videos = joined([normalised(one, inputs.longest_video) for one in several])
         seconds = min(watched.duration, (inputs.longest_video or float("inf")) * clip)
         row = {"vid": VIDEO, "duration": seconds, "windows": []}
         rows = [{**row, "qid": str(number), "query": text} for number, text in enumerate(texts)]
@@ -219,12 +213,6 @@ def checked(queries: Sequence[str]) -> list[str]:
     except UnicodeEncodeError:
         raise PenumbraError("the query holds bytes that are not text: is the terminal's encoding UTF-8?") from None
     return texts
-
-
-def _features(names: Sequence[str], several: Sequence[Float16Array], clip_length: float = 0.0) -> Features:
-    offsets = torch.tensor([0, *np.cumsum([len(values) for values in several])], dtype=torch.long)
-    index = {name: row for row, name in enumerate(names)}
-    return Features(torch.from_numpy(np.concatenate(several)), offsets, index, clip_length)
 
 
 def _clip_of(run: str, manifest: Manifest) -> Clip:

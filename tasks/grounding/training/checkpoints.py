@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from penumbra.artifacts.files import Files
 from penumbra.models.checkpoints import CheckpointError, read_official
 from penumbra.tasks.grounding.runs import RunError, weights_path
 
@@ -42,9 +43,7 @@ def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     os.replace(draft, folder / file)
     state = {**checkpoint.state, "tensors": file, "tensors_sha256": digest}
-    draft = folder / f".{name}.json.{os.getpid()}"
-    draft.write_text(json.dumps({**state, "sha256": _digest(state)}, indent=1), encoding="utf-8")
-    os.replace(draft, folder / f"{name}.json")
+    Files(str(folder)).write(f"{name}.json", json.dumps({**state, "sha256": _digest(state)}, indent=1).encode())
     for old in folder.glob(f"{name}-*.safetensors"):
         if old.name != file:
             old.unlink()

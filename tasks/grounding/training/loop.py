@@ -216,7 +216,7 @@ class Trainer:
             answer = [metrics["chosen_by"] > self.best, max(self.best, metrics["chosen_by"])]
         elif self.validation is not None:
             answer = [True, self.best]  # without validation queries the last epoch is the best
-        improved, self.best = broadcast_object_list(answer) if self.accelerator.num_processes > 1 else answer
+        improved, self.best = broadcast_object_list(answer)
         self.waited = 0 if improved else self.waited + 1
         return bool(improved)
 
@@ -251,17 +251,14 @@ class Trainer:
         own = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             own["cuda"] = torch.cuda.get_rng_state(self.device)
-        if self.accelerator.num_processes == 1:
-            return {f"random.{kind}": value[None] for kind, value in own.items()}
         return {f"random.{k}": cast(Tensor, gather(value[None].to(self.device))).cpu() for k, value in own.items()}
 
     def _resume(self) -> None:
         """Continue from the last checkpoint, if there is one; raise `RunError` if the processes read different ones."""
         last, processes = read_checkpoint(self.folder, "last"), self.accelerator.num_processes
-        if processes > 1:
-            step = torch.tensor([-1 if last is None else int(last.state["step"])], device=self.device)
-            if len(set(cast(Tensor, gather(step)).tolist())) > 1:
-                raise RunError(f"hosts read different checkpoints in {self.folder}: PENUMBRA_RUNS must be shared")
+        step = torch.tensor([-1 if last is None else int(last.state["step"])], device=self.device)
+        if len(set(cast(Tensor, gather(step)).tolist())) > 1:
+            raise RunError(f"hosts read different checkpoints in {self.folder}: PENUMBRA_RUNS must be shared")
         if last is None:
             return
         if last.state["processes"] != processes:

@@ -180,10 +180,9 @@ def split_rows(loaded: Loaded, settings: Settings) -> tuple[Rows, Rows]:
 def held_out_videos(videos: Iterable[str], share: float, seed: int) -> set[str]:
     """Draw the videos to validate on: whole videos, so that no validation video is trained on."""
     distinct = sorted(set(videos))
-    count = min(len(distinct) - 1, round(share * len(distinct)))
-    if share and len(distinct) > 1:
-        count = max(count, 1)
-    chosen = np.random.default_rng(seed).permutation(len(distinct))[: max(count, 0)]
+    least = 1 if share and len(distinct) > 1 else 0
+    count = max(least, min(len(distinct) - 1, round(share * len(distinct))))
+    chosen = np.random.default_rng(seed).permutation(len(distinct))[:count]
     return {distinct[i] for i in chosen}
 
 

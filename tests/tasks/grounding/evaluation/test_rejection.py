@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from penumbra.tasks.grounding.batches.examples import together
 from penumbra.tasks.grounding.batches.inputs import Loaded
 from penumbra.tasks.grounding.evaluation.compare import paired_bootstrap
-from penumbra.tasks.grounding.evaluation.existence import NEAR, OTHER_VIDEO, balanced, false_sentences
+from penumbra.tasks.grounding.evaluation.predictions import NEAR, OTHER_VIDEO, balanced, false_sentences
 from penumbra.tasks.grounding.evaluation.rejection import (
     ACCURACY,
     ERROR,

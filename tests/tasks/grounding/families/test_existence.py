@@ -9,7 +9,7 @@ import torch
 from penumbra.models.losses import existence
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.batches.examples import make_examples
-from penumbra.tasks.grounding.evaluation.existence import TRUE, balanced, best_threshold, fit
+from penumbra.tasks.grounding.evaluation.predictions import TRUE, balanced, best_threshold, fit
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.loop import with_fresh_head
 from penumbra.tasks.grounding.training.presets import Settings

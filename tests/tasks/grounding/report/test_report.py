@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from penumbra.artifacts.charts import Line, Panel, panels
 from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.markdown import printable
-from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section
+from penumbra.tasks.grounding.training.logs import best_epoch, curves_of, curves_section
 from tests.markup import HOSTILE
 
 pytestmark = pytest.mark.slow
