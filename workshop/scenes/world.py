@@ -95,7 +95,7 @@ def materials_of(noun: str, *, novel: bool = False) -> Words:
     return (*materials, NOVEL_PATTERN) if novel and "striped" in materials else materials
 
 
-NOVEL_ACTIONS = ("bounce", "hug")
+NOVEL_ACTIONS = frozenset(("bounce", "hug"))
 NOVEL_ADVERBS = {"slowly": "gradually", "quickly": "hastily", "gently": "softly"}
 SIZE_WORDS = {"small": ("small",), "big": ("big", "large")}
 NOVEL_SIZE_WORDS = {"small": "tiny"}
