@@ -9,9 +9,7 @@ Novel-Word, or the words of a test query.
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,26 +28,12 @@ HELD_OUT = 0.05  # share of the scenes for validation
 CLIPS_AT_ONCE = 64
 
 
-def queries_of_tests() -> set[str]:
-    files = [json.loads((SHIPPED / f"{split}.json").read_text(encoding="utf-8")) for split in TESTS]
-    return {text for videos in files for video in videos.values() for text in video["sentences"]}
-
-
 def other_scenes(count: int, seed: int) -> list[AnnotatedVideo]:
     """Return scenes with sentences like those of the training split, which the seed determines."""
-    held, tests = hold_out(random.Random(generate.SEED)), queries_of_tests()
+    held = hold_out(random.Random(generate.SEED))
+    files = [json.loads((SHIPPED / f"{split}.json").read_text(encoding="utf-8")) for split in TESTS]
+    tests = {text for videos in files for video in videos.values() for text in video["sentences"]}
     return annotated_videos(count, lambda it: held.isdisjoint(it.pairs) and it.text not in tests, random.Random(seed))
-
-
-def rows_of(vid: str, video: AnnotatedVideo) -> Iterator[dict[str, Any]]:
-    for number, sentence in enumerate(video.sentences):
-        yield {
-            "qid": f"{vid}_{number}",
-            "query": sentence.text,
-            "vid": vid,
-            "duration": video.script.duration,
-            "relevant_windows": [list(sentence.window)],
-        }
 
 
 @torch.inference_mode()
@@ -63,25 +47,22 @@ def features_of(pictures: Pictures, encoder: Encoder) -> np.ndarray:
     return torch.cat(parts).numpy()
 
 
-def write(folder: Path, scenes: int, seed: int, clip: Clip) -> int:
-    encoder, known, queries = load(clip), known_scenes(), 0
+def main(folder: Path, scenes: int = 2000, seed: int = 7) -> None:
+    encoder, known = load(Clip(encoder="tiny-clip")), known_scenes()
     (folder / "features").mkdir(parents=True, exist_ok=True)
     lines: dict[str, list[str]] = {"train": [], "val": []}
     for number, video in enumerate(other_scenes(scenes, seed)):
         vid = f"P{number:05d}"
         record = video.script.record(vid, "train")
-        if content(record) not in known:
-            split = "val" if number < HELD_OUT * scenes else "train"
-            lines[split] += [json.dumps(row) for row in rows_of(vid, video)]
-            queries += len(video.sentences)
-            np.save(folder / "features" / f"{vid}.npy", features_of(pictures_of_video(record), encoder))
+        if content(record) in known:
+            continue
+        for place, sentence in enumerate(video.sentences):
+            row = {"qid": f"{vid}_{place}", "query": sentence.text, "vid": vid, "duration": video.script.duration}
+            row["relevant_windows"] = [sentence.window]
+            lines["val" if number < HELD_OUT * scenes else "train"].append(json.dumps(row))
+        np.save(folder / "features" / f"{vid}.npy", features_of(pictures_of_video(record), encoder))
     for split, several in lines.items():
         (folder / f"{split}.jsonl").write_text("\n".join(several) + "\n", encoding="utf-8")
-    return queries
-
-
-def main(folder: Path, scenes: int = 2000, seed: int = 7) -> None:
-    print(f"{write(folder, scenes, seed, Clip(encoder='tiny-clip'))} queries in {folder}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workshop.scenes import scene as layout
-from workshop.scenes.drawing import DRAWN, HIP, REST, SIDE, background_of, blit, picture, pictures
+from workshop.scenes.drawing import DRAWN, HIP, REST, SIDE, background, blit, picture, pictures
 from workshop.scenes.scene import Person, Pose, Record, Scene, Spot, Thing, initial_scene, locate, posture
 from workshop.scenes.world import NOUNS
 
@@ -658,7 +658,7 @@ def scenes_by_frame(script: Record) -> Iterator[tuple[Scene, bool]]:
 
 
 def paint(place: str, scene: Scene) -> Frame:
-    image = background_of(place)
+    image = background(place).copy()
 
     def depth(shown: Thing | Person) -> float:
         return scene.depth(shown) if isinstance(shown, Person) else scene.pose(shown).depth

@@ -62,20 +62,18 @@ def contrasting(colour: str) -> Colour:
     return (40, 40, 52) if colour in PALE else (250, 250, 250)
 
 
-def _mix(first: Colour, second: Colour, share: float) -> Colour:
-    mixed = [a * (1 - share) + b * share for a, b in zip(first, second, strict=True)]
-    return (mixed[0], mixed[1], mixed[2])
+def _mix(first: Colour, second: Colour, share: float) -> npt.NDArray[np.float64]:
+    return np.array(first) * (1 - share) + np.array(second) * share
 
 
-def paint(name: str, colour: str) -> Colour:
+def paint(name: str, colour: str) -> npt.ArrayLike:
+    known = {"dark black": (58, 58, 64), "light white": (226, 228, 232)}
+    if f"{name} {colour}" in known:
+        return known[f"{name} {colour}"]
     base = COLOURS[colour]
-    if name == "main":
-        return base
-    if name == "dark":
-        return _mix(base, (0, 0, 0), 0.32) if colour != "black" else (58, 58, 64)
-    if name == "light":
-        return _mix(base, (255, 255, 255), 0.28) if colour != "white" else (226, 228, 232)
-    return contrasting(colour) if name == "mark" else PAINTS[name]
+    if name in ("dark", "light"):
+        return _mix(base, (0, 0, 0), 0.32) if name == "dark" else _mix(base, (255, 255, 255), 0.28)
+    return base if name == "main" else contrasting(colour) if name == "mark" else PAINTS[name]
 
 
 PATTERNS: dict[str, tuple[Pattern, Colour | None]] = {  # and the colour of the mark; None: the contrasting one
@@ -160,20 +158,18 @@ def between(first: str, second: str, share: float) -> tuple[Shape, ...]:
     )
 
 
-def extent(shapes: tuple[Shape, ...]) -> tuple[float, float, float, float]:
-    """Return left, bottom, right and top in the drawing's own pixels, without light."""
-    points = [point for shape in shapes if shape.paint != "glow" for point in shape.points()]
+def extent(shapes: tuple[Shape, ...], *, light: bool = False) -> tuple[float, float, float, float]:
+    """Return left, bottom, right and top in the drawing's own pixels, with or without light."""
+    points = [point for shape in shapes if light or shape.paint != "glow" for point in shape.points()]
     u, v = [u for u, _ in points], [v for _, v in points]
     return min(u), min(v), max(u), max(v)
 
 
 def _window(shapes: tuple[Shape, ...], scale: float, angle: float) -> tuple[tuple[int, int, int, int], float]:
-    left, bottom, right, top = extent(shapes)
+    _, bottom, _, top = extent(shapes)
     middle = (bottom + top) / 2 * scale
-    glow = [point for shape in shapes if shape.paint == "glow" for point in shape.points()]
-    reach_u = max(abs(u) for u in (left, right, *(u for u, _ in glow))) * scale
-    low = min([bottom, *(v for _, v in glow)]) * scale
-    high = max([top, *(v for _, v in glow)]) * scale
+    left, low, right, high = (side * scale for side in extent(shapes, light=True))
+    reach_u = max(-left, right)
     if angle:
         reach_u = reach = float(np.hypot(reach_u, max(high - middle, middle - low)))
         low, high = middle - reach, middle + reach
@@ -217,7 +213,11 @@ def _paint(shapes: tuple[Shape, ...], style: Style, u: Grid, v: Grid) -> tuple[I
             _cover(colour, mask, style, u, v)
         alpha[mask] = style.opacity if is_main else 1.0
         solid |= mask
-    _outline(colour, alpha, solid, style)
+    inner = solid.copy()
+    for axis in (0, 1):
+        inner &= np.roll(solid, 2, axis) & np.roll(solid, -2, axis)
+    outline = solid & ~inner
+    colour[outline], alpha[outline] = _mix(COLOURS[style.colour], (20, 16, 24), 0.72), 1.0
     return colour, alpha
 
 
@@ -229,15 +229,6 @@ def _cover(colour: Image, mask: Mask, style: Style, u: Grid, v: Grid) -> None:
         mark = (150, 112, 78)
     share = pattern(u, v)[mask][:, None]
     colour[mask] = colour[mask] * (1 - share) + np.array(mark or contrasting(style.colour), np.float32) * share
-
-
-def _outline(colour: Image, alpha: Image, solid: Mask, style: Style) -> None:
-    inner = solid.copy()
-    for axis in (0, 1):
-        inner &= np.roll(solid, 2, axis) & np.roll(solid, -2, axis)
-    edge = solid & ~inner
-    colour[edge] = _mix(COLOURS[style.colour], (20, 16, 24), 0.72)
-    alpha[edge] = 1.0
 
 
 def blit(image: Image, sprite: Sprite, x: int, y: int, top: int = 0, bottom: int = 1_000_000) -> None:
@@ -255,26 +246,15 @@ def blit(image: Image, sprite: Sprite, x: int, y: int, top: int = 0, bottom: int
 
 @dataclass(frozen=True)
 class Places:
-    """Where another thing's base is placed, in pixels above this one's base.
-
-    Attributes:
-        on: the height of a thing on it
-        under: width and height of the room under it
-        behind: the edge that hides the lower part of a thing behind it
-        inside: the height of a thing in it
-        rim: the edge that hides the lower part of a thing in it; None: nothing is hidden
-        seat: the height of the seat
-        middle: how far these places are to the right of its middle
-
-    """
+    """Where another thing's base is placed, in pixels above this one's base."""
 
     on: float = 0
-    under: tuple[float, float] = (0, 0)
-    behind: float = 0
+    under: tuple[float, float] = (0, 0)  # width and height of the room under it
+    behind: float = 0  # the edge that hides the lower part of a thing behind it
     inside: float = 0
-    rim: float | None = None
+    rim: float | None = None  # the edge that hides the lower part of a thing in it; None: nothing is hidden
     seat: float = 0
-    middle: float = 0
+    middle: float = 0  # how far these places are to the right of its middle
 
 
 STEPS = 6  # pictures of a lid from shut to open
@@ -360,7 +340,7 @@ def _floor(image: Image, place: str) -> None:
 
 
 @cache
-def _background(place: str) -> Image:
+def background(place: str) -> Image:
     wall, floor = DRAWINGS["walls"][place]
     image = np.empty((SIDE, SIDE, 3), np.float32)
     image[:WALL], image[WALL:] = wall, floor
@@ -375,10 +355,6 @@ def _background(place: str) -> Image:
     else:
         image[WALL - 2 : WALL] *= 0.78
     return image
-
-
-def background_of(place: str) -> Image:
-    return _background(place).copy()
 
 
 HEIGHTS = {"man": 41.0, "woman": 39.0, "boy": 31.0, "girl": 31.0, "robot": 38.0}  # pixels
@@ -405,26 +381,13 @@ class Body:
 
 @dataclass(frozen=True)
 class Posture:
-    """The posture of an agent.
-
-    Attributes:
-        view: front, side or back
-        stride: angle of the step in degrees; 0: stands
-        sits: on a seat or on the floor
-        hands: the two hands, in the drawing's pixels from the middle of the soles
-        crouch: the height that it loses by crouching, in the drawing's pixels
-        lean: how far the head is ahead of the feet, in pixels
-        kick: angle of the kicking leg in degrees
-
-    """
-
-    view: str = "front"
-    stride: int = 0
-    sits: str | None = None
-    hands: Hands = REST
-    crouch: int = 0
-    lean: int = 0
-    kick: int = 0
+    view: str = "front"  # front, side or back
+    stride: int = 0  # angle of the step in degrees; 0: stands
+    sits: str | None = None  # on a seat or on the floor
+    hands: Hands = REST  # in the drawing's pixels from the middle of the soles
+    crouch: int = 0  # the height that it loses by crouching, in the drawing's pixels
+    lean: int = 0  # how far the head is ahead of the feet, in pixels
+    kick: int = 0  # angle of the kicking leg in degrees
 
 
 def _head(body: Body, view: str) -> tuple[Shape, ...]:
@@ -433,12 +396,14 @@ def _head(body: Body, view: str) -> tuple[Shape, ...]:
     child = {"boy": "man", "girl": "woman"}
     hair = DRAWINGS["hair"][f"{child.get(body.kind, body.kind)} {view}"]
     shapes = parse(f"{DRAWINGS['head'][view]}; {hair}".format(skin=body.skin, hair=body.hair))
-    return tuple(_child_head(shape) for shape in shapes) if body.kind in child else shapes
+    if body.kind not in child:
+        return shapes
 
+    def grown(u: float, v: float) -> tuple[float, float]:
+        return u * _CHILD_HEAD, 27.5 + (v - 27.5) * _CHILD_HEAD
 
-def _child_head(shape: Shape) -> Shape:
-    grown = shape.mapped(lambda u, v: (u * _CHILD_HEAD, 27.5 + (v - 27.5) * _CHILD_HEAD), _CHILD_HEAD)
-    return replace(grown, numbers=tuple(round(number, 2) for number in grown.numbers))
+    heads = [shape.mapped(grown, _CHILD_HEAD) for shape in shapes]
+    return tuple(replace(it, numbers=tuple(round(number, 2) for number in it.numbers)) for it in heads)
 
 
 def _legs(body: Body, posture: Posture) -> str:
@@ -487,20 +452,9 @@ def _drawn(body: Body, shapes: tuple[Shape, ...], posture: Posture, facing: int)
     return Sprite(sprite.colour[:, ::-1], sprite.alpha[:, ::-1], left, sprite.top)
 
 
-@lru_cache(maxsize=5_000)
-def _trunk(body: Body, posture: Posture, facing: int) -> Sprite:
-    shapes = parse(_legs(body, posture)) + parse(DRAWINGS["torso"][body.kind]) + _head(body, posture.view)
-    return _drawn(body, shapes, posture, facing)
-
-
-@lru_cache(maxsize=20_000)
-def _arms(body: Body, posture: Posture, facing: int) -> Sprite:
-    text = "; ".join(_arm(side, hand, body) for side, hand in zip((-1, 1), posture.hands, strict=True))
-    return _drawn(body, parse(text), posture, facing)
-
-
-def pictures(body: Body, posture: Posture, facing: int) -> tuple[Sprite, Sprite]:
+def pictures(body: Body, posture: Posture, facing: int) -> list[Sprite]:
     """Return the two pictures of an agent, the rear one first; `facing` is 1 to the right and -1 to the left."""
-    trunk = _trunk(body, replace(posture, hands=REST), facing)
-    arms = _arms(body, Posture(hands=posture.hands, crouch=posture.crouch, lean=posture.lean), facing)
-    return (arms, trunk) if posture.view == "back" else (trunk, arms)
+    trunk = parse(_legs(body, posture)) + parse(DRAWINGS["torso"][body.kind]) + _head(body, posture.view)
+    arms = parse("; ".join(_arm(side, hand, body) for side, hand in zip((-1, 1), posture.hands, strict=True)))
+    layers = (arms, trunk) if posture.view == "back" else (trunk, arms)
+    return [_drawn(body, shapes, posture, facing) for shapes in layers]

@@ -12,6 +12,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,14 +77,12 @@ def _count_pairs(chance: random.Random) -> Counter[Pair]:
     return counts
 
 
-def _names_things(pair: Pair) -> bool:
-    return pair[0] == "v-adv" or pair[2] in world.NOUNS
-
-
 def _candidates(counts: Counter[Pair], kind: str) -> list[Pair]:
-    total = sum(count for pair, count in counts.items() if pair[0] == kind)
-    of_kind = sorted(pair for pair in counts if pair[0] == kind and _names_things(pair))
-    return [pair for pair in of_kind if 2 <= counts[pair] <= max(2, COMMONEST * total)]
+    """Return the pairs of a type that name a thing (or are of a verb and an adverb) and are neither rare nor common."""
+    of_kind = {pair: count for pair, count in counts.items() if pair[0] == kind}
+    most = max(2, COMMONEST * sum(of_kind.values()))
+    named = [pair for pair in sorted(of_kind) if kind == "v-adv" or pair[2] in world.NOUNS]
+    return [pair for pair in named if 2 <= of_kind[pair] <= most]
 
 
 def hold_out(chance: random.Random) -> frozenset[Pair]:
@@ -140,11 +140,8 @@ def composition_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str,
 
 
 def word_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str, list[str]]:
-    label: dict[str, list[str]] = {}
-    for pos, lemma in sorted(sentence.lemmas):
-        if lemma not in seen.lemmas:
-            label.setdefault(pos, []).append(lemma)
-    return label
+    fresh = sorted((pos, lemma) for pos, lemma in sentence.lemmas if lemma not in seen.lemmas)
+    return {pos: [lemma for _, lemma in group] for pos, group in groupby(fresh, key=itemgetter(0))}
 
 
 def _composition(
@@ -152,10 +149,9 @@ def _composition(
 ) -> list[AnnotatedVideo]:
     videos: list[AnnotatedVideo] = []
     for i, kind in enumerate(TYPES):
-        wanted = frozenset(pair for pair in held if pair[0] == kind)
 
-        def accept(sentence: Sentence, wanted: frozenset[Pair] = wanted) -> bool:
-            fresh = not wanted.isdisjoint(sentence.pairs) and sentence.pairs - held <= seen.pairs
+        def accept(sentence: Sentence, kind: str = kind) -> bool:
+            fresh = any(pair[0] == kind for pair in sentence.pairs & held) and sentence.pairs - held <= seen.pairs
             return fresh and seen.words.issuperset(words_of(sentence.text))
 
         videos += annotated_videos(count // len(TYPES) + (i < count % len(TYPES)), accept, chance)
@@ -188,10 +184,9 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
     )
     composition = _composition(counts["novel_composition"], held, seen, chance)
     word = annotated_videos(counts["novel_word"], _accept_novel_word(held, seen), chance, novel=True)
-    for video in composition:
-        video.labels = [composition_label(sentence, seen) for sentence in video.sentences]
-    for video in word:
-        video.labels = [word_label(sentence, seen) for sentence in video.sentences]
+    for videos_of, label in ((composition, composition_label), (word, word_label)):
+        for video in videos_of:
+            video.labels = [label(sentence, seen) for sentence in video.sentences]
     return {"train": train, "test_trivial": trivial, "novel_composition": composition, "novel_word": word}
 
 
@@ -221,7 +216,7 @@ def annotation(video: AnnotatedVideo, split: str) -> dict[str, Any]:
         "timestamps": [list(sentence.window) for sentence in video.sentences],
         "duration": video.script.duration,
     }
-    return {**entry, LABELS[split]: video.labels} if split in LABELS else entry
+    return entry | ({LABELS[split]: video.labels} if split in LABELS else {})
 
 
 def data_set(videos: int = VIDEOS, seed: int = SEED) -> dict[str, str]:

@@ -31,23 +31,13 @@ def _add(room: Room, noun: str, at: Location, chance: random.Random, *, novel: b
     return item
 
 
-def _furnish(room: Room, chance: random.Random, *, novel: bool) -> None:
-    nouns = [noun for noun in world.PLACES[room.place].split() if novel or not world.NOUNS[noun].novel]
-    chance.shuffle(nouns)
-    nouns.sort(key=lambda noun: not world.NOUNS[noun].novel)
-    chosen = nouns[: chance.choice((3, 4, 4, 5))]
-    chance.shuffle(chosen)
-    for i, noun in enumerate(chosen):
-        _add(room, noun, room.floor((i + 1) / (len(chosen) + 1)), chance, novel=novel)
-
-
 def _nouns_to_scatter(chance: random.Random, *, novel: bool) -> list[str]:
     plain = [noun for noun, kind in world.OBJECTS.items() if kind.portable and not kind.novel]
     fresh = [noun for noun, kind in world.OBJECTS.items() if kind.novel]
     chance.shuffle(plain)
     count = chance.choice((4, 5, 5, 6, 7))
     if novel:
-        plain.sort(key=lambda noun: set(world.NOUNS[noun].affords).isdisjoint(world.NOVEL_ACTIONS))
+        plain.sort(key=lambda noun: world.NOVEL_ACTIONS.isdisjoint(world.NOUNS[noun].affords))
         chance.shuffle(fresh)
     nouns = fresh[:2] + plain[:1] + plain[-count + 3 :] if novel else plain[:count]
     twins = [noun for noun in nouns if len(colours_of(noun)) > 1]
@@ -72,25 +62,26 @@ def _people(room: Room, chance: random.Random, *, novel: bool) -> None:
     chance.shuffle(kinds)
     if novel and chance.random() < 0.1:
         kinds.insert(0, world.NOVEL_AGENT)
-    for i, kind in enumerate(kinds[: 2 if chance.random() < 0.35 else 1]):
+    for i, kind in enumerate(kinds[: 2 if chance.random() < 0.35 else 1], 1):
         x = round(0.05 + 0.9 * chance.random(), 2)
-        agent = room.agents[f"agent{i + 1}"] = Agent(f"agent{i + 1}", kind, chance.choice(world.COLOURS), x)
-        if chance.random() < 0.3:
-            _hand_over(room, agent, chance, novel=novel)
-
-
-def _hand_over(room: Room, agent: Agent, chance: random.Random, *, novel: bool) -> None:
-    able = [item for item in room.items.values() if item.kind.portable and room.free(item) and room.reachable(item)]
-    fresh = [item for item in able if novel and not set(item.kind.affords).isdisjoint(world.NOVEL_ACTIONS)]
-    if able:
-        item = chance.choice(fresh or able)
-        item.at, agent.holding = Location("held", agent.id, agent.x), item.id
+        agent = room.agents[f"agent{i}"] = Agent(f"agent{i}", kind, chance.choice(world.COLOURS), x)
+        items = [it for it in room.items.values() if it.kind.portable and room.free(it) and room.reachable(it)]
+        if chance.random() < 0.3 and items:
+            fresh = [it for it in items if novel and not world.NOVEL_ACTIONS.isdisjoint(it.kind.affords)]
+            item = chance.choice(fresh or items)
+            item.at, agent.holding = Location("held", agent.id, agent.x), item.id
 
 
 def new_room(chance: random.Random, *, novel: bool) -> Room:
     """Return a furnished room with objects and one or two agents; `novel` adds things of novel kinds."""
     room = Room(chance.choice(tuple(world.PLACES)))
-    _furnish(room, chance, novel=novel)
+    nouns = [noun for noun in world.PLACES[room.place].split() if novel or not world.NOUNS[noun].novel]
+    chance.shuffle(nouns)
+    nouns.sort(key=lambda noun: not world.NOUNS[noun].novel)
+    chosen = nouns[: chance.choice((3, 4, 4, 5))]
+    chance.shuffle(chosen)
+    for i, noun in enumerate(chosen, 1):
+        _add(room, noun, room.floor(i / (len(chosen) + 1)), chance, novel=novel)
     _scatter(room, chance, novel=novel)
     _people(room, chance, novel=novel)
     return room
@@ -423,7 +414,7 @@ class _ScriptWriter:
         busy = [agent for agent in agents if agent.holding or agent.seat]
         agent = self.chance.choice(busy if busy and self.chance.random() < 0.8 else agents)
         release = bool(agent.holding) and self.chance.random() < 0.6
-        fresh = self.choose(agent, list(world.NOVEL_ACTIONS)) if self.novel else None
+        fresh = self.choose(agent, sorted(world.NOVEL_ACTIONS)) if self.novel else None
         move = fresh or self.choose(agent, list(_WITH_FULL_HANDS) if release else self.actions)
         if move is None:
             return

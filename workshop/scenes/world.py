@@ -95,7 +95,7 @@ def materials_of(noun: str, *, novel: bool = False) -> Words:
     return (*materials, NOVEL_PATTERN) if novel and "striped" in materials else materials
 
 
-NOVEL_ACTIONS = ("bounce", "hug")
+NOVEL_ACTIONS = frozenset(("bounce", "hug"))
 NOVEL_ADVERBS = {"slowly": "gradually", "quickly": "hastily", "gently": "softly"}
 SIZE_WORDS = {"small": ("small",), "big": ("big", "large")}
 NOVEL_SIZE_WORDS = {"small": "tiny"}
@@ -180,15 +180,14 @@ class Room:
     items: dict[str, Item] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
 
-    def on_it(self, item: Item, *relations: str) -> list[Item]:
-        """Return the items that are located by this one, in these relations (default: all)."""
-        dependents = [other for other in self.items.values() if other.at.target == item.id]
-        return [other for other in dependents if not relations or other.at.relation in relations]
+    def by(self, item: Item) -> list[str]:
+        """Return the relations of the items that are located by this one."""
+        return [other.at.relation for other in self.items.values() if other.at.target == item.id]
 
     def free(self, item: Item) -> bool:
         """Return whether no agent uses the item and no other item but its contents depends on its place."""
         used = any(agent.seat and item.id in (agent.seat, agent.near) for agent in self.agents.values())
-        return not used and item.at.relation != "held" and len(self.on_it(item)) == len(self.on_it(item, "in"))
+        return not used and item.at.relation != "held" and {*self.by(item)} <= {"in"}
 
     def reachable(self, item: Item) -> bool:
         """Return whether the item is not held, and not in a closed or held one."""
@@ -212,7 +211,7 @@ class Room:
         if relation == "in" and target.open is False:
             return False
         seated = any(agent.seat == target.id for agent in self.agents.values())
-        return not seated and fits(item.noun, relation, target.noun) and len(self.on_it(target, relation)) < 2
+        return not seated and fits(item.noun, relation, target.noun) and self.by(target).count(relation) < 2
 
     def x_of(self, item: Item) -> float:
         """Return the item's x, which is that of its container or holder."""

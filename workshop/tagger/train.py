@@ -24,7 +24,6 @@ from penumbra.tasks.text.tags import PIPELINE_FOLDER
 from workshop.tagger.captions import TreebankLexicon, caption_trees, read_conllu, to_clear_style, to_doc
 from workshop.tagger.instructions import IMPERATIVE, instruction_trees
 
-HERE = Path(__file__).parent
 CAPTIONS = 10000
 INSTRUCTIONS = 9000
 RAREST_LOGPROB = {"noun": -15, "verb": -17, "adj": -15}  # the unigram log-probability of the rarest common words
@@ -63,12 +62,6 @@ def common_words() -> tuple[dict[str, set[str]], dict[str, list[str]]]:
     return common, index.get_table("lemma_exc")["verb"]
 
 
-def add_lemmatizer(nlp: Language) -> None:
-    """Append spaCy's rule lemmatizer with the English tables, so that the pipeline needs no other package."""
-    lemmatizer = nlp.add_pipe("lemmatizer", config={"mode": "rule"})
-    lemmatizer.initialize(lambda: [], nlp=nlp)  # type: ignore[attr-defined]
-
-
 def score(nlp: Language, path: Path, *, lower: bool = False) -> dict[str, float]:
     """Return the accuracy on a CoNLL-U file with its own tokens: UPOS, fine tag, attachment."""
     examples = []
@@ -84,14 +77,12 @@ def main(treebank: Path, output: Path = PIPELINE_FOLDER, epochs: int = 10) -> No
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_corpora(treebank, folder)
-        overrides = {
-            "paths.train": str(folder / "train.spacy"),
-            "paths.dev": str(folder / "dev.spacy"),
-            "training.max_epochs": epochs,
-        }
-        spacy_train(HERE / "config.cfg", folder, overrides=overrides)
+        paths = {f"paths.{name}": str(folder / f"{name}.spacy") for name in ("train", "dev")}
+        config = Path(__file__).with_name("config.cfg")
+        spacy_train(config, folder, overrides={**paths, "training.max_epochs": epochs})
         nlp = spacy.load(folder / "model-best")
-    add_lemmatizer(nlp)
+    lemmatizer = nlp.add_pipe("lemmatizer", config={"mode": "rule"})  # with its tables: it needs no other package
+    lemmatizer.initialize(lambda: [], nlp=nlp)
     nlp.meta.update(name="penumbra", license="CC BY-SA 4.0", sources=[{"name": "UD English-EWT"}])
     nlp.config["paths"].update(train=None, dev=None)  # in a temporary folder
     nlp.to_disk(output, exclude=["vectors"])

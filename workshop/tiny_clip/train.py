@@ -43,17 +43,12 @@ class Lessons(nn.Module):
         self.stirring = nn.Sequential(nn.LayerNorm(network.WIDTH), nn.Linear(network.WIDTH, network.SHARED))
         self.patches = nn.ModuleList(nn.Linear(network.WIDTH, len(names)) for names in (data.KINDS, data.HUES))
         self.states, self.liveliest = nn.Linear(network.WIDTH, data.NUMBERS), nn.Linear(network.SHARED, data.NUMBERS)
-        weights = [torch.ones(len(names)) for names in (data.KINDS, data.HUES)]
-        for weight in weights:
-            weight[0] = RESTING
-        self.weights = weights
+        self.weights = [torch.tensor([RESTING] + [1.0] * (len(names) - 1)) for names in (data.KINDS, data.HUES)]
 
     def attributes_loss(self, clips: Tensor, attributes: Tensor) -> Tensor:
         """Return the cross-entropy of clips [B, SHARED] and labels [B, events, groups], summed over the groups."""
-        losses = []
-        for group, head in enumerate(self.attributes):
-            scores = functional.log_softmax(head(clips).float(), -1)
-            losses.append(-scores.gather(1, attributes[:, :, group]).mean())
+        scores = [functional.log_softmax(head(clips).float(), -1) for head in self.attributes]
+        losses = [-one.gather(1, attributes[:, :, group]).mean() for group, one in enumerate(scores)]
         return torch.stack(losses).sum()
 
     def stirring_loss(self, patches: Tensor, stirs: Tensor, attributes: Tensor) -> Tensor:
@@ -74,40 +69,30 @@ class Lessons(nn.Module):
     def states_loss(self, patches: Tensor, clips: Tensor, owners: Tensor, numbers: Tensor) -> Tensor:
         """Return the error of the owners' states [B, K, NUMBERS] and of those that change most in a clip."""
         true = (numbers.float() / self.deviations).clamp(-LARGEST, LARGEST)
-        known = _known(owners == data.AGENT, owners == data.THING)
-        of_patches = _mean_error(self.states(patches), true, known)
+        of_agents, of_things = owners == data.AGENT, owners == data.THING
+        of_patches = _mean_error(self.states(patches), true, of_agents, of_things)
         rows = torch.arange(len(true))
-        agents = (true[..., data.POSTURE : data.OF_AGENT].abs().sum(-1) + 1e-3) * (owners == data.AGENT)
-        things = (true[..., -data.CHANGING :].abs().sum(-1) + 1e-3) * (owners == data.THING)
+        agents = (true[..., data.POSTURE : data.OF_AGENT].abs().sum(-1) + 1e-3) * of_agents
+        things = (true[..., -data.CHANGING :].abs().sum(-1) + 1e-3) * of_things
         agent, thing = agents.argmax(1), things.argmax(1)
         liveliest = torch.cat([true[rows, agent, : data.OF_AGENT], true[rows, thing, data.OF_AGENT :]], 1)
-        known = _known(agents.amax(1) > 0, things.amax(1) > STIRRING)
-        return of_patches + _mean_error(self.liveliest(clips), liveliest, known)
+        known = agents.amax(1) > 0, things.amax(1) > STIRRING
+        return of_patches + _mean_error(self.liveliest(clips), liveliest, *known)
 
 
-def _known(agents: Tensor, things: Tensor) -> Tensor:
-    """Return which numbers [..., NUMBERS] are known, given whether an agent's and a thing's are [...]."""
-    known_agents = agents[..., None].expand(*agents.shape, data.OF_AGENT)
-    known_things = things[..., None].expand(*things.shape, data.NUMBERS - data.OF_AGENT)
-    return torch.cat([known_agents, known_things], -1)
+def _mean_error(found: Tensor, true: Tensor, of_agents: Tensor, of_things: Tensor) -> Tensor:
+    """Return the mean error of states [..., NUMBERS] where they are of agents [...], and where they are of things."""
+    errors = functional.smooth_l1_loss(found.float(), true, reduction="none")
+    agents, things = errors[..., : data.OF_AGENT][of_agents], errors[..., data.OF_AGENT :][of_things]
+    return torch.stack([part.sum() / max(part.numel(), 1) for part in (agents, things)]).sum()
 
 
-def _mean_error(found: Tensor, true: Tensor, known: Tensor) -> Tensor:
-    errors = functional.smooth_l1_loss(found.float(), true, reduction="none") * known
-    parts = [
-        (errors[..., part].sum(), known[..., part].sum()) for part in (slice(data.OF_AGENT), slice(data.OF_AGENT, None))
-    ]
-    return torch.stack([total / count.clamp(min=1) for total, count in parts]).sum()
-
-
-def deviations(clips: list[Clip]) -> Tensor:
+def deviations(clips: Sequence[Clip]) -> Tensor:
     owners = np.stack([clip.owners for clip in clips])
     numbers = np.stack([clip.numbers for clip in clips]).astype(np.float32)
-    parts = [
-        numbers[owners == data.AGENT][:, : data.OF_AGENT].std(0),
-        numbers[owners == data.THING][:, data.OF_AGENT :].std(0),
-    ]
-    return torch.from_numpy(np.concatenate(parts) + np.float32(SMALLEST))
+    agents, things = numbers[owners == data.AGENT], numbers[owners == data.THING]
+    both = [agents[:, : data.OF_AGENT].std(0), things[:, data.OF_AGENT :].std(0)]
+    return torch.from_numpy(np.concatenate(both) + np.float32(SMALLEST))
 
 
 MOMENTS_AT_ONCE = 32
