@@ -92,7 +92,7 @@ def test_a_row_without_a_preset_of_its_model_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "labels", "message"),
     [
-        ("loss", [], "no grid 'loss'; there is: losses, levels, llms, rejection, prepositions, quotient"),
+        ("loss", [], r"no grid .loss.; did you mean losses\? there is: losses, levels, llms, rejection"),
         ("ratios", ["40/50/60"], "ratios has no row '40/50/60'; there is: '25/50/75', '10/30/50'"),
     ],
 )
