@@ -107,8 +107,9 @@ class LanguageModel:
 
     @classmethod
     def load(cls, name: str = SMALL_MODEL, before: str = "") -> "LanguageModel":
-        """Load a folder, a GGUF file or a model of the hub; raise `PenumbraError` with the remedy if that fails."""
-        model, tokenizer = load(name)
+        """Load a folder, a GGUF file or a model of the hub; the small model is read once in a process."""
+        path = weights_at(name) if name == SMALL_MODEL else None
+        model, tokenizer = _load_once(name, file_digest(path)) if path else load(name)
         return cls(model, tokenizer, weights_name(name, model), before)
 
     def after(self, before: str) -> "LanguageModel":
@@ -286,18 +287,9 @@ def attention(
     return (found / total[..., None]).reshape(rows, heads, width, size).transpose(1, 2), None
 
 
-def load(name: str) -> tuple[Any, Any]:
-    """Return model and tokenizer; raise `PenumbraError` with the remedy. The small model is read once in a process.
-
-    Weights are bfloat16 on a GPU and on CPUs that compute with it, otherwise float32.
-    """
-    path = weights_at(name) if name == SMALL_MODEL else None
-    return _load_once(name, file_digest(path)) if path else _load(name)
-
-
 @lru_cache(maxsize=1)
 def _load_once(name: str, digest: str) -> tuple[Any, Any]:
-    return _load(name)
+    return load(name)
 
 
 @contextmanager
@@ -325,7 +317,11 @@ def _gguf_read_once() -> Iterator[None]:
         yield
 
 
-def _load(name: str) -> tuple[Any, Any]:
+def load(name: str) -> tuple[Any, Any]:
+    """Return model and tokenizer; raise `PenumbraError` with the remedy.
+
+    Weights are bfloat16 on a GPU and on CPUs that compute with it, otherwise float32.
+    """
     import torch
     from safetensors import SafetensorError
     from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, GgufConfig

@@ -17,7 +17,6 @@ from penumbra.tasks.negatives.parameters import Negatives
 from penumbra.tasks.negatives.selection import mark_changes
 from penumbra.tasks.stage import Stage, logger, side_effect_task
 
-FLOW = "build-negatives"
 EXAMPLES = 5
 LEVELS = 3
 QUOTED = re.compile(r"'[^']*'")  # a word in a reason
@@ -49,7 +48,7 @@ def report_negatives(made: Negatives) -> str:
     """Publish the report of a run if the server has pages; return the outcome of the run in one line."""
     store = Store()
     if has_pages():
-        publish_report(made.annotations.dataset, FLOW, write_report(store, made))
+        publish_report(made.annotations.dataset, "build-negatives", write_report(store, made))
     line = outcome_line(store, made)
     logger().info(line)
     return line
