@@ -73,7 +73,6 @@ class Grid(Parameters):
 
 @cache
 def grids() -> dict[str, Grid]:
-    """Return all grids by name."""
     loaded = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return {name: Grid.model_validate({"name": name, **grid}) for name, grid in loaded.items()}
 
@@ -229,10 +228,6 @@ class Results:
             self.figures += seeded.figures(with_constant=not self.runs)  # the constant window is the same for all rows
             self.runs.append(seeded)
 
-    def _values(self, *place: str) -> list[float]:
-        """Return the figures of a row, split and metric."""
-        return [row["value"] for row in self.figures if (row["row"], row["split"], row["metric"]) == place]
-
     def table(self) -> str:
         """Return the table: means over seeds, and half of their 95 % intervals."""
         judged = dict.fromkeys(row["split"] for row in self.figures if row["metric"] == self.grid.metrics[0])
@@ -253,20 +248,20 @@ class Results:
             for name in labels:
                 line = [plain(name), *(cells.get(name) or [""] * len(self.grid.columns))]
                 line += [self._cell(name, split, metric) for split in of for metric in metrics]
-                lines.append(line + ([self._cost(name, cost) for cost in COSTS] if self.grid.costs else []))
+                lines.append(line + ([self._cell(name, WHOLE, cost) for cost in COSTS] if self.grid.costs else []))
             tables.append(markdown_table(header, lines, cell=str))
         return "\n\n".join([*tables, *self._remarks()])
 
-    def _cell(self, label: str, split: str, metric: str) -> str:
-        values = self._values(label, split, metric)
+    def _cell(self, *place: str) -> str:
+        """Return the figure of a row, split and metric: its mean over seeds, and half of its interval if it has one."""
+        values = [row["value"] for row in self.figures if (row["row"], row["split"], row["metric"]) == place]
         if not values:
             return "–"
+        if place[-1] in COSTS:
+            _, scale, digits = COSTS[place[-1]]
+            return f"{scale * sum(values) / len(values):,.{digits}f}"
         mean, half = over_seeds(values)
         return f"{mean:.2f} ± {half:.2f}" if len(values) > 1 else f"{mean:.2f}"
-
-    def _cost(self, label: str, metric: str) -> str:
-        values, (_, scale, digits) = self._values(label, WHOLE, metric), COSTS[metric]
-        return f"{scale * sum(values) / len(values):,.{digits}f}" if values else "–"
 
     def _remarks(self) -> list[str]:
         remarks = remark_on(Store().manifest(self.runs[0].run.metrics).parents) if self.runs else []
@@ -301,7 +296,6 @@ class Ablation(Stage):
         return tuple(seeded.run.evaluation for seeded in self.results.runs)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the grid, the row and seed of each evaluation, and what failed."""
         rows = [[seeded.row, seeded.seed] for seeded in self.results.runs]
         return {"grid": self.results.grid.name, "rows": rows, "failed": self.results.failures}
 

@@ -71,7 +71,6 @@ class Calibrator:
         return 1 / (1 + np.exp(-np.clip(logits, -50, 50)))
 
     def of(self, predictions: Sequence[Prediction]) -> list[float]:
-        """Return the existence of each prediction."""
         return list(self.existence(np.array([one.evidence for one in predictions])).tolist()) if predictions else []
 
 
@@ -228,7 +227,6 @@ class Calibration(RunStage):
 
     @cached_property
     def evidence(self) -> tuple[str, ...]:
-        """The names of the numbers that the family has."""
         return system_of(settings_of(work_of(self.metrics))).evidence
 
     def parameters(self) -> dict[str, Any]:
