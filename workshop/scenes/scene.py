@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workshop.scenes.drawing import DRAWN, SIDE, Body, Hands, Look, Posture
+from workshop.scenes.drawing import DRAWN, SIDE, Body, Look, Posture
 from workshop.scenes.world import FLOOR, NOUNS
 
 GROUND = 86  # row of an agent at a window
@@ -169,17 +169,13 @@ class Scene:
         bottom = min(pose.y - shift, pose.bottom)
         return (pose.x - width / 2, max(pose.y - shift - height, pose.top), pose.x + width / 2, bottom)
 
-    def contents(self, thing: Thing, relation: str) -> list[Thing]:
-        return [it for it in self.things.values() if it.target == thing.id and it.relation == relation]
-
     def take_slot(self, thing: Thing, relation: str, target: Thing, wanted: int) -> int:
         """Return the wanted slot (0 left, 1 right) if it is free and visible, otherwise the other one."""
-        used = {other.slot for other in self.contents(target, relation) if other is not thing}
-        if used:
-            return 1 - min(used)
         facing = {"on": "behind", "behind": "on"}.get(relation, relation)
-        hiding = {other.slot for other in self.contents(target, facing) if other is not thing}
-        return 1 - wanted if hiding == {wanted} else wanted
+        others = [it for it in self.things.values() if it.target == target.id and it is not thing]
+        if used := {it.slot for it in others if it.relation == relation}:
+            return 1 - min(used)
+        return 1 - wanted if {it.slot for it in others if it.relation == facing} == {wanted} else wanted
 
     def boxes(self, *without: str) -> Iterator[tuple[Box, str]]:
         """Yield the pixels and the id of everything visible, without some ids."""
@@ -207,8 +203,8 @@ _TALL = {"window": 9, "door": 8, "closet": 7, "fridge": 6, "shelf": 5, "tree": 5
 Spot = tuple[float, float]
 
 
-def furnish(furniture: dict[str, Thing], wanted: dict[str, float]) -> None:
-    ranked = sorted(furniture.values(), key=lambda it: -_TALL.get(it.noun, 0))
+def furnish(furniture: list[Thing], wanted: dict[str, float]) -> None:
+    ranked = sorted(furniture, key=lambda it: -_TALL.get(it.noun, 0))
     back = ranked[: (len(ranked) + 1) // 2]
     for row, base in ((back, BACK), (ranked[len(back) :], FRONT)):
         row.sort(key=lambda it: wanted[it.id])
@@ -243,18 +239,15 @@ def _freest(scene: Scene, thing: Thing, spots: list[Spot], wanted: float, weight
     others = [(box, name in scene.things and scene.things[name].large) for box, name in scene.boxes(thing.id, *without)]
 
     def cost(spot: Spot) -> float:
-        box, crowding = _box(thing, spot), 0.0
+        x, y = spot
+        box, crowding = (x - thing.width / 2, y - thing.height, x + thing.width / 2, y), 0.0
         for other, large in others:
             if covered := _overlap(box, other):
                 crowding += covered * (90 / area(box) + 60 / area(other))
             crowding += 3 * max(FAR - _gap(box, other), 0) if large else 4 * max(3 - _gap(box, other), 0)
-        return crowding + _inside(box) + weight * abs(spot[0] - wanted)
+        return crowding + _inside(box) + weight * abs(x - wanted)
 
     return min(spots, key=cost)
-
-
-def _box(thing: Thing, spot: Spot) -> Box:
-    return (spot[0] - thing.width / 2, spot[1] - thing.height, spot[0] + thing.width / 2, spot[1])
 
 
 def _inside(box: Box) -> float:
@@ -342,26 +335,26 @@ def far_side(scene: Scene, person: Person, wanted: float) -> Spot:
 
 
 Record = dict[str, Any]  # an object of scripts.jsonl
-_HAIR = ("brown", "black", "yellow")
-_SKIN = ("skin", "skin", "tan")
 
 
 def initial_scene(script: Record) -> Scene:
-    scene = Scene()
+    scene, chance = Scene(), random.Random(script["vid"])
     wanted = {item["id"]: float(item["at"]["x"]) for item in script["setting"]["items"]}
     things = [_thing(item) for item in script["setting"]["items"]]
-    large = {thing.id: thing for thing in things if thing.large}
-    scene.things.update(large)
-    furnish(large, wanted)
-    chance = random.Random(script["vid"])
-    _add_people(scene, script, chance)
+    scene.things = {thing.id: thing for thing in things if thing.large}
+    furnish(list(scene.things.values()), wanted)
+    tones = ["brown", "black", "yellow"]
+    for record in script["agents"]:
+        hair = chance.choice(tones)
+        tones.remove(hair)
+        body = Body(record["noun"], record["colour"], chance.choice(("skin", "skin", "tan")), hair)
+        scene.people[record["id"]] = Person(record["id"], body, -100.0, holding=record["holding"])
     waiting = [thing for thing in things if not thing.large]
     while waiting:
-        ready = [it for it in waiting if it.relation == "held" or it.target in scene.things or it.target == "floor"]
-        ready.sort(key=lambda it: it.relation == "on" and it.target == "floor")  # things without a fixed place are last
-        aim = wanted[ready[0].id] * SIDE + chance.uniform(-1, 1)
-        locate(scene, ready[0], ready[0].relation, ready[0].target, aim)
-        waiting.remove(ready[0])
+        ready = [it for it in waiting if it.relation == "held" or it.target in scene.things or it.target == FLOOR]
+        first = min(ready, key=lambda it: it.relation == "on" and it.target == FLOOR)  # those come last
+        locate(scene, first, first.relation, first.target, wanted[first.id] * SIDE + chance.uniform(-1, 1))
+        waiting.remove(first)
     for record in script["agents"]:
         person = scene.people[record["id"]]
         person.x, person.y = stand_free(scene, person, record["x"] * SIDE, 24)
@@ -369,22 +362,10 @@ def initial_scene(script: Record) -> Scene:
 
 
 def _thing(item: Record) -> Thing:
+    look = Look(*(item[name] for name in ("noun", "colour", "material", "modifier", "size")))
+    relation = item["at"]["relation"] if NOUNS[item["noun"]].portable else "floor"
     opened = item.get("open", item.get("lit"))
-    at, look = item["at"], Look(*(item[name] for name in ("noun", "colour", "material", "modifier", "size")))
-    thing = Thing(item["id"], look, at["relation"], at["target"])
-    thing.opened = None if opened is None else float(opened)
-    if not NOUNS[item["noun"]].portable:
-        thing.relation = "floor"
-    return thing
-
-
-def _add_people(scene: Scene, script: Record, chance: random.Random) -> None:
-    taken: set[str] = set()
-    for record in script["agents"]:
-        hair = chance.choice([tone for tone in _HAIR if tone not in taken])
-        taken.add(hair)
-        body = Body(record["noun"], record["colour"], chance.choice(_SKIN), hair)
-        scene.people[record["id"]] = Person(record["id"], body, -100.0, holding=record["holding"])
+    return Thing(item["id"], look, relation, item["at"]["target"], opened=None if opened is None else float(opened))
 
 
 def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float) -> None:
@@ -411,23 +392,16 @@ def _local(person: Person, x: float, y: float) -> tuple[int, int]:
 
 
 def posture(scene: Scene, person: Person) -> Posture:
-    hands = person.posture.hands
+    """Return the posture of an agent, with hands that hold or reach for something."""
+    hands, crouch = person.posture.hands, person.posture.crouch
     if person.reach is not None:
         u, v = _local(person, *person.reach)
         hands = ((u, v), (u, v + 2))
     elif person.holding is not None:
-        hands = _holding(scene, person)
-    crouch = person.posture.crouch
+        thing = scene.things[person.holding]
+        pose, near = scene.pose(thing), round(thing.width * 0.2)
+        u, v = _local(person, pose.x, pose.y - thing.grip)
+        hands = ((u - 5, v - 4), (u + 5, v - 4)) if person.overhead else ((u - near, v), (u - near + 2, v + 2))
     if min(v for _, v in hands) < _LOW and not person.posture.sits:
         crouch = max(crouch, _STOOP)
     return replace(person.posture, hands=hands, crouch=crouch)
-
-
-def _holding(scene: Scene, person: Person) -> Hands:
-    thing = scene.things[person.holding or ""]
-    pose = scene.pose(thing)
-    u, v = _local(person, pose.x, pose.y - thing.grip)
-    if person.overhead:
-        return (u - 5, v - 4), (u + 5, v - 4)
-    near = round(thing.width * 0.2)
-    return (u - near, v), (u - near + 2, v + 2)

@@ -60,7 +60,9 @@ def to_clear_style(words: list[Word]) -> list[Word]:
     for word in words:
         word.dep = RELATIONS.get(word.dep) or RELATIONS.get(word.dep.split(":")[0], "dep")
     _head_names_last(words)
-    _attach_conjunctions_left(words)
+    for word in words:
+        if word.dep == "cc" and words[word.head].dep == "conj":
+            word.head = words[word.head].head
     _lift_copulas(words)
     _lift_prepositions(words)
     for i, word in enumerate(words):
@@ -96,12 +98,6 @@ def _head_names_last(words: list[Word]) -> None:
         words[i].dep = "compound"
         for child in others:
             words[child].head = last
-
-
-def _attach_conjunctions_left(words: list[Word]) -> None:
-    for word in words:
-        if word.dep == "cc" and words[word.head].dep == "conj":
-            word.head = words[word.head].head
 
 
 def _lift_copulas(words: list[Word]) -> None:
@@ -167,7 +163,14 @@ DETERMINERS = (("a", "DT"), ("the", "DT"), ("some", "DT"), ("their", "PRP$"), ("
 
 
 class TreebankLexicon:
-    def __init__(self, sentences: Iterable[list[Word]]) -> None:
+    """Words of a treebank, and nouns, adjectives and verbs of a dictionary, because a web treebank lacks common words.
+
+    `common` maps "noun", "adj" and "verb" to lemmas; `irregular` maps a verb's irregular forms to its lemmas.
+    """
+
+    def __init__(
+        self, sentences: Iterable[list[Word]], common: dict[str, set[str]], irregular: dict[str, list[str]]
+    ) -> None:
         forms: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
         counts: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
         morphs: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -197,31 +200,28 @@ class TreebankLexicon:
             tags.setdefault("VBN", tags["VBD"])
             tags["VBP"] = tags["VB"]
         self.transitive = [verb for verb in self.verbs if transitive[verb]]
-        self.intransitive = list(self.verbs)
         self.words = {
             tag: [entry for entry, n in seen.items() for _ in range(min(n, 4))] for tag, seen in counts.items()
         }
         self.words["RB"] = [entry for entry in self.words["RB"] if entry[0].endswith("ly")]
 
-    def add_common_words(self, words: dict[str, set[str]], irregular: dict[str, list[str]]) -> None:
-        """Add nouns, adjectives and verbs of a dictionary, because a web treebank lacks many common words.
+        self._add_verbs(common["verb"] - self.verbs.keys() - {"be", "have", "do"}, irregular)
+        self.intransitive = list(self.verbs)
+        self.words["NN"] += [(noun, noun) for noun in sorted(common["noun"])]
+        self.words["NNS"] += [(third_person(noun), noun) for noun in sorted(common["noun"])]
+        self.words["JJ"] += [(adjective, adjective) for adjective in sorted(common["adj"])]
 
-        `words` maps "noun", "adj" and "verb" to lemmas; `irregular` maps a verb's irregular forms to its lemmas.
-        """
+    def _add_verbs(self, lemmas: set[str], irregular: dict[str, list[str]]) -> None:
         forms: dict[str, list[str]] = defaultdict(list)
-        for form, lemmas in irregular.items():
-            forms[lemmas[0]].append(form)
-        for lemma in sorted(words["verb"] - self.verbs.keys() - {"be", "have", "do"}):
+        for form, (lemma, *_) in irregular.items():
+            forms[lemma].append(form)
+        for lemma in sorted(lemmas):
             gerunds = [form for form in forms[lemma] if form.endswith("ing")]
             pasts = [form for form in forms[lemma] if not form.endswith("ing")] or [_regular(lemma, "ed")]
             gerund = gerunds[0] if gerunds else _regular(lemma, "ing")
             forms_of = (lemma, lemma, third_person(lemma), gerund, pasts[0], pasts[-1])
             self.verbs[lemma] = dict(zip(("VB", "VBP", "VBZ", "VBG", "VBD", "VBN"), forms_of, strict=True))
             self.transitive.append(lemma)
-            self.intransitive.append(lemma)
-        self.words["NN"] += [(noun, noun) for noun in sorted(words["noun"])]
-        self.words["NNS"] += [(third_person(noun), noun) for noun in sorted(words["noun"])]
-        self.words["JJ"] += [(adjective, adjective) for adjective in sorted(words["adj"])]
 
     def morph(self, text: str, tag: str) -> str:
         """Return the most common features of a word with this fine tag."""
@@ -253,6 +253,10 @@ class Sentence:
         self.words.append(Word(text, lemma or text, pos, tag, morph, head, dep, True))
         return len(self.words) - 1
 
+    def attach(self, parts: Iterable[int], head: int) -> None:
+        for part in parts:
+            self.words[part].head = head
+
     def maybe(self, probability: float) -> bool:
         return self.chance.random() < probability
 
@@ -272,8 +276,7 @@ class Sentence:
             self.add(*self._open_class("NN", "NOUN"), head=-1, dep="compound")
         tag = "NNS" if self.maybe(0.2) else "NN"
         noun = self.add(*self._open_class(tag, "NOUN"), head=head, dep=dep)
-        for i in range(start, noun):
-            self.words[i].head = noun
+        self.attach(range(start, noun), noun)
         if self.maybe(0.06):
             of = self.add("of", "IN", "ADP", noun, "prep")
             self.add(*self._open_class("NN", "NOUN"), head=of, dep="pobj")
@@ -313,29 +316,23 @@ class Sentence:
         """Add a man | person | one person | person they | a smiling woman; return the indices of its heads."""
         style = self.chance.random()
         agent = self.chance.choice(("person",) * 6 + AGENTS)
-        parts: list[int] = []
         if style < 0.12:
-            parts.append(self.add(self.chance.choice(("he", "she", "they")), "PRP", "PRON", -1, "nsubj"))
-        elif style < 0.22:
-            self.words.append(Word(agent, agent, "NOUN", "NN", self.lexicon.morph(agent, "NN"), -1, "dep", True))
-            parts.append(0)
-            parts.append(self.add(self.chance.choice(("he", "she", "they", "they")), "PRP", "PRON", -1, "nsubj"))
-        else:
-            start = len(self.words)
-            if style < 0.60:
-                self.add(self.chance.choice(("a", "the", "another", "a", "the")), "DT", "DET", -1, "det")
-            elif style < 0.63:
-                self.add("one", "CD", "NUM", -1, "nummod")
-            elif style < 0.66:
-                self.add(self.chance.choice(("second", "other", "same", "young", "first")), "JJ", "ADJ", -1, "amod")
-            if self.maybe(0.04):
-                lemma = self.chance.choice(self.lexicon.intransitive)
-                self.add(self.lexicon.verbs[lemma]["VBG"], "VBG", "VERB", -1, "amod", lemma)
-            noun = self.add(agent, "NN", "NOUN", -1, "nsubj")
-            for i in range(start, noun):
-                self.words[i].head = noun
-            parts.append(noun)
-        return parts
+            return [self.add(self.chance.choice(("he", "she", "they")), "PRP", "PRON", -1, "nsubj")]
+        if style < 0.22:
+            noun = self.add(agent, "NN", "NOUN", -1, "dep")
+            return [noun, self.add(self.chance.choice(("he", "she", "they", "they")), "PRP", "PRON", -1, "nsubj")]
+        if style < 0.60:
+            self.add(self.chance.choice(("a", "the", "another", "a", "the")), "DT", "DET", -1, "det")
+        elif style < 0.63:
+            self.add("one", "CD", "NUM", -1, "nummod")
+        elif style < 0.66:
+            self.add(self.chance.choice(("second", "other", "same", "young", "first")), "JJ", "ADJ", -1, "amod")
+        if self.maybe(0.04):
+            lemma = self.chance.choice(self.lexicon.intransitive)
+            self.add(self.lexicon.verbs[lemma]["VBG"], "VBG", "VERB", -1, "amod", lemma)
+        noun = self.add(agent, "NN", "NOUN", -1, "nsubj")
+        self.attach(range(noun), noun)
+        return [noun]
 
     def clause(self) -> None:
         """Add a caption: a subject, a main verb of any form, at most one more verb, a full stop."""
@@ -358,9 +355,7 @@ class Sentence:
             self.preposition(root)
         else:  # captions often drop the ending: "person open a door"
             root = self.verb(self.chance.choice(("VBZ", "VBZ", "VBZ", "VBP", "VBP", "VBD")), -1, "ROOT")
-        self.words[root].head = root
-        for part in subject:
-            self.words[part].head = root
+        self.attach([*subject, root], root)
         self._second_verb(root)
         self._full_stop(root, 0.9)
 

@@ -17,11 +17,9 @@ class _Instruction(Sentence):
 
     def imperative(self) -> None:
         """Add "Simmer the sauce for ten minutes.", "now mix flour and eggs"."""
-        opening = self._opening() if self.maybe(0.1) else None
+        opening = [self._opening()] if self.maybe(0.1) else []
         root = self._command(-1, "ROOT")
-        self.words[root].head = root
-        if opening is not None:
-            self.words[opening].head = root
+        self.attach([*opening, root], root)
         style = self.chance.random()
         if style < 0.16:  # "... and put it in a pan"
             self.add("and", "CC", "CCONJ", root, "cc")
@@ -53,8 +51,7 @@ class _Instruction(Sentence):
             heads.append(self.add(be, present, "AUX", -1, "auxpass" if passive else "aux", "be"))
             root = self.verb("VBN" if passive else "VBG", -1, "ROOT", objects=0.0 if passive else 0.55)
             self.words[subject].dep = "nsubjpass" if passive else "nsubj"
-        for head in [*heads, root]:
-            self.words[head].head = root
+        self.attach([*heads, root], root)
         self._finish(root)
 
     def _opening(self) -> int:
@@ -91,7 +88,7 @@ class _Instruction(Sentence):
             subject = self.add(*self._open_class("NN", "NOUN"), head=-1, dep="nsubj")
         be = ("are", "VBP") if self.words[subject].text == "they" else ("is", "VBZ")
         verb = self.add(*be, "AUX", head, "advcl", "be")
-        self.words[mark].head = self.words[subject].head = verb
+        self.attach([mark, subject], verb)
         self.add(*self._open_class("JJ", "ADJ"), head=verb, dep="acomp")
 
     def _finish(self, root: int) -> None:

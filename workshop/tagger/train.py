@@ -36,8 +36,7 @@ def write_corpora(treebank: Path, folder: Path) -> None:
     trees = [to_clear_style(words) for words in sentences]
     trees += [words for words in trees if words[0].dep == "ROOT" and words[0].morph == IMPERATIVE]  # these twice
     docs = [to_doc(vocab, words, lower=lower) for words in trees for lower in (False, True)]
-    lexicon = TreebankLexicon(sentences)
-    lexicon.add_common_words(*common_words())
+    lexicon = TreebankLexicon(sentences, *common_words())
     synthetic = caption_trees(lexicon, CAPTIONS) + instruction_trees(lexicon, INSTRUCTIONS)
     docs += [to_doc(vocab, words) for words in synthetic]
     random.Random(0).shuffle(docs)
