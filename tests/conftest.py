@@ -8,17 +8,20 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from spacy.language import Language
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.store import Store
 
+if TYPE_CHECKING:
+    from spacy.language import Language  # imports torch
+
 WITHOUT_MODEL = str(Path(__file__).with_name("without_model"))
 HOME = tempfile.mkdtemp(prefix="penumbra-tests-")
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
-os.environ.update(  # set before Prefect is imported, which reads them once
+os.environ.update(  # set before Prefect and torch are imported, which read them once
     PREFECT_HOME=HOME,
     PREFECT_API_URL="",
     PREFECT_LOGGING_LEVEL="WARNING",
@@ -66,7 +69,7 @@ def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def nlp() -> Language:
+def nlp() -> "Language":
     """Return the shipped spaCy pipeline."""
     from penumbra.tasks.text.tags import load_pipeline  # imports Prefect
 
