@@ -32,10 +32,7 @@ MARK = ".written-from-python"  # a file in the folders of data sets that may be 
 
 
 def negatives_for(
-    queries: "Sequence[str] | pd.DataFrame",
-    name: str | None,
-    groups: Mapping[str, Mapping[str, Any] | Parameters],
-    quiet: bool,
+    queries: "Sequence[str] | pd.DataFrame", name: str | None, parameters: Mapping[str, Any], quiet: bool
 ) -> Artifact:
     """Return the artifact `negatives` of the queries, and build it if it does not exist.
 
@@ -51,11 +48,11 @@ def negatives_for(
             folder.mkdir(parents=True, exist_ok=True)
             (folder / MARK).touch()
         files = write_queries(queries, folder)
-        changes: dict[str, Any] = {"dataset": {"name": named, "folder": str(folder), "files": files}}
-        for group, value in groups.items():
-            changes[group] = (
-                value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Parameters) else dict(value)
-            )
+        changes: dict[str, Any] = {
+            key: value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Parameters) else value
+            for key, value in parameters.items()
+        }
+        changes["dataset"] = {"name": named, "folder": str(folder), "files": files}
         _, _, values = prepare("build-negatives", named, changes)
         dataset = values["dataset"]
         settings = NegativesParameters(**{group: values[group] for group in NegativesParameters.model_fields})

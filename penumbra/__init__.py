@@ -74,6 +74,7 @@ def build_negatives(
     choosing: "Group" = None,
     judging: "Group" = None,
     quiet: bool = True,
+    **parameters: Any,
 ) -> "pd.DataFrame":
     """Return hard negatives of the queries at three levels, as `penumbra run build-negatives` builds them.
 
@@ -93,6 +94,7 @@ def build_negatives(
         choosing: the candidates that are rejected, as in `{"ceiling": 0.9}`
         judging: the settings of the quality report, which is not made by default; see `quality`
         quiet: whether only warnings are shown
+        parameters: any parameter by its own name, as `--param` takes it: `providers=["corpus"]`
 
     Returns:
         The columns of the artifact `negatives`: `qid`, `level` (1 to 3), `query`, `negative` (the sentence), `words`,
@@ -116,7 +118,7 @@ def build_negatives(
     groups = {"tagging": tagging, "masking": masking, "filling": filling, "encoding": encoding, "choosing": choosing}
     given = {group: value for group, value in groups.items() if value is not None}
     given["judging"] = {"judge": False} if judging is None else judging
-    return with_rejected(negatives_for(queries, name, given, quiet))
+    return with_rejected(negatives_for(queries, name, {**given, **parameters}, quiet))
 
 
 def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, **settings: Any) -> "pd.DataFrame":

@@ -190,7 +190,7 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
         raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, frame.columns))}")
     splits: dict[str, list[dict[str, Any]]] = {}
     known = frame.astype(object).where(frame.notna(), None)  # NaN is pandas' None
-    for number, row in enumerate(known.to_dict("records")):
+    for number, (label, row) in enumerate(zip(known.index, known.to_dict("records"), strict=True)):
         given = {str(name): value for name, value in row.items() if value is not None}
         qid = str(given.get("qid", number))
         windows = [[float(start), float(end)] for start, end in given.get("windows", given.get("relevant_windows", ()))]
@@ -200,6 +200,7 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
             "vid": str(given.get("vid", f"video-{qid}")),
             "duration": float(given.get("duration", max([UNKNOWN_DURATION, *(end for _, end in windows)]))),
             "relevant_windows": windows,
+            PLACE: f"row {label}",
         }
         splits.setdefault(str(given.get("split") or TRAINING), []).append(line)
     if TRAINING not in splits:

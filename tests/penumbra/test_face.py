@@ -12,6 +12,7 @@ import pytest
 
 import penumbra
 from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.flows.registry import ParameterError
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.negatives.files import NegativesError
 
@@ -69,7 +70,7 @@ def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
     frame = pd.DataFrame({"query": SENTENCES, "vid": [f"v{number // 3}" for number in range(9)]})
 
-    how = {"filling": {"candidates": 8}, "masking": {"ratios": [0.3, 0.6, 1]}}
+    how = {"filling": {"candidates": 8}, "ratios": [0.3, 0.6, 1]}  # a group, and a parameter by its own name
 
     async def cell() -> pd.DataFrame:
         return penumbra.build_negatives(frame, name="mine", **how)
@@ -97,9 +98,16 @@ def test_a_few_sentences_need_no_server_and_what_is_rejected_is_on_the_result(
     monkeypatch.setattr("penumbra.flows.server._temporary_server", lambda: pytest.fail("a server was started"))
     with pytest.warns(UserWarning, match=r"\d+ rejections?, .*; attrs\['rejected'\] has each"):
         negatives = penumbra.build_negatives([*SENTENCES, "123"])
-    assert "query has no letter" in {row["reason"] for row in negatives.attrs["rejected"]}
+    assert ("query has no letter", "row 9: 123") in {
+        (row["reason"], row["value"]) for row in negatives.attrs["rejected"]
+    }
     figures = penumbra.quality(negatives, resamples=0)
     assert figures.loc[("corpus", "rows"), "level 1"] == sum(negatives["level"] == 1)
+
+
+def test_an_unknown_parameter_is_reported_with_the_nearest(store: Store) -> None:
+    with pytest.raises(ParameterError, match=r"no parameter provider: did you mean filling\.providers\?"):
+        penumbra.build_negatives(SENTENCES, provider=["corpus"])
 
 
 def test_existing_data_sets_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
