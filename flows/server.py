@@ -266,8 +266,8 @@ def main(descriptor: str) -> None:
     # Around the application, not inside: the server's own requests to itself have another host name.
     guarded = TrustedHostMiddleware(app, allowed_hosts=HOSTS, www_redirect=False)
     # No traceback of an event or a worker that met a locked database and is tried again, as Prefect does for requests.
-    for name in ("prefect.server.utilities.messaging.memory", "prefect.server.api.workers"):
-        logging.getLogger(name).addFilter(_SQLiteLockedOperationalErrorFilter())
+    for name in ("utilities.messaging.memory", "utilities.worker_channel", "api.workers"):
+        logging.getLogger(f"prefect.server.{name}").addFilter(_SQLiteLockedOperationalErrorFilter())
     config = uvicorn.Config(guarded, log_level=get_current_settings().server.logging_level.lower())
     with suppress(KeyboardInterrupt):  # which uvicorn raises after it has ended in good order
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])

@@ -244,8 +244,8 @@ def test_empty_windows_are_not_offered_and_scores_close_to_the_best_are_marked(
 def test_a_query_below_the_threshold_is_not_in_the_video(world: Path, trained: Artifact, evaluated: Artifact) -> None:
     film = str(next((world / "videos").glob("*.mp4")))
     of_run = Grounder.of_run(trained.key)
-    calibrator = of_run.calibrator
-    assert calibrator is not None
+    assert of_run.calibrator is not None
+    calibrator = replace(of_run.calibrator, is_chance=False)
     said, rows = {}, {}
     for threshold in (0.0, 1.0):
         asked = replace(of_run, calibrator=replace(calibrator, threshold=threshold)).ground(film, ["a person waves."])
@@ -261,7 +261,12 @@ def test_a_query_below_the_threshold_is_not_in_the_video(world: Path, trained: A
     assert "not in this video" in draw("v.mp4", of_run.watch(film), said[1.0]).svg()
     uncalibrated = replace(of_run, calibrator=None).ground(film, ["a person waves."])
     assert (uncalibrated[0].existence, uncalibrated[0].absence) == (None, "")
-    assert not any("existence" in note for note in of_run.watch(film).notes)
+    assert any("existence" in note for note in of_run.watch(film).notes) == of_run.calibrator.is_chance
+    chance = replace(of_run, calibrator=replace(calibrator, threshold=1.0, is_chance=True)).ground(
+        film, ["a person waves."]
+    )
+    assert (chance[0].exists, chance[0].absence) == (None, ""), "an existence that may be chance rejects nothing"
+    assert chance[0].existence == said[1.0][0].existence
 
 
 def test_a_run_below_the_constant_window_says_so(

@@ -8,6 +8,7 @@ same: a sentence of another video, the nearest real sentence of another video, a
 level where the data set has them.
 """
 
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -64,6 +65,7 @@ class Calibrator:
     weights: Floats
     bias: float
     threshold: float = 0.5
+    is_chance: bool = False  # its AUROC on validation cannot be told from 0.5, so nothing is called absent
 
     def existence(self, evidence: Floats) -> Floats:
         """Return the existence [N] of queries from their evidence [N, n]."""
@@ -277,11 +279,19 @@ def read_calibrator(calibration: Artifact) -> tuple[Calibrator | None, str]:
     calibrator = Calibrator(np.array([values[name] for name in names]), values[BIAS], values[THRESHOLD])
     if AREA not in values:
         return calibrator, f"existence is that of the {HEAD}: there were no validation queries to calibrate it on"
+    true = int(values[f"{TRUE} sentences"])
+    false = sum(int(value) for name, value in values.items() if name.endswith(" sentences")) - true
+    deviation = math.sqrt((true + false + 1) / (12 * true * false))  # of the AUROC at chance (Mann and Whitney, 1947)
+    calibrator = replace(calibrator, is_chance=values[AREA] < 0.5 + 2 * deviation)
     trained = "" if HEAD in names else "; no existence head was trained"
+    below = (
+        "every sentence gets windows, as that may be chance"
+        if calibrator.is_chance
+        else (f"not in the video below {values[THRESHOLD]:.2f}")
+    )
     return calibrator, (
-        f"existence is calibrated on {counted(int(values[f'{TRUE} sentences']), 'validation query')} from "
-        f"{' and '.join(names)}{trained}: AUROC {values[AREA]:.3f}, "
-        f"not in the video below {values[THRESHOLD]:.2f}"
+        f"existence is calibrated on {counted(true, 'validation query')} from {' and '.join(names)}{trained}: "
+        f"AUROC {values[AREA]:.3f}, {below}"
     )
 
 

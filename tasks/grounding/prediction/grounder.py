@@ -50,7 +50,8 @@ class Grounding:
 
     Clip i covers [i · clip_length, (i + 1) · clip_length) seconds; the model saw `duration` seconds of the video.
     `existence` is how likely the moment is in the video at all, 0 to 1, and `exists` whether that reaches the run's
-    threshold; both are None if the run is not calibrated. Windows are there in any case.
+    threshold; both are None if the run is not calibrated, `exists` also if its AUROC may be chance. Windows are there
+    in any case.
     """
 
     query: str
@@ -118,7 +119,7 @@ class Grounder:
         text_encoder = load_text_encoder(clips["text_features"][0])
         caveat = below_in_words(name, found_run(metrics.key, metrics.dataset).below)
         calibrator, reason = calibrator_of(metrics)
-        caveats = tuple(filter(None, (caveat, "" if calibrator else reason)))
+        caveats = tuple(filter(None, (caveat, "" if calibrator and not calibrator.is_chance else reason)))
         return cls(name, model, settings, encoders, text_encoder, clip_length, caveats, calibrator)
 
     @classmethod
@@ -197,7 +198,9 @@ class Grounder:
                 clip,
                 seconds,
                 exists,
-                None if calibrator is None or exists is None else exists >= calibrator.threshold,
+                None
+                if calibrator is None or calibrator.is_chance or exists is None
+                else exists >= calibrator.threshold,
             )
             for text, one, exists in zip(texts, predictions, existence, strict=True)
         ]

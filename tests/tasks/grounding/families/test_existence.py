@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from penumbra.artifacts.store import Store
 from penumbra.models.losses import existence
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.batches.examples import make_examples
-from penumbra.tasks.grounding.evaluation.predictions import TRUE, balanced, best_threshold, fit
+from penumbra.tasks.grounding.evaluation.predictions import TRUE, balanced, best_threshold, fit, read_calibrator
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.loop import with_fresh_head
 from penumbra.tasks.grounding.training.presets import Settings
 from tests.grounding_data import CHANNELS, TINY, data, model_of, rows, texts, videos
+from tests.rows import build
 
 MAP = {"hidden": 16, "clips": 4, "counts": (3,), "proposal": 16, "joint": 8, "kernel": 3, "layers": 1, "segments": 8}
 OF_MODEL: dict[str, dict[str, Any]] = {
@@ -154,6 +156,23 @@ def test_calibrated_existence_is_the_share_of_true_sentences() -> None:
         assert true[within].mean() == pytest.approx(found[within].mean(), abs=0.03)
     assert fitted.threshold == pytest.approx(0.5, abs=0.06)
     assert abs(fitted.weights[1]) < 0.05
+
+
+@pytest.mark.parametrize(("count", "is_chance"), [(10, True), (100, False)])
+def test_an_area_that_a_few_sentences_have_by_chance_is_named_so(store: Store, count: int, is_chance: bool) -> None:
+    values = {
+        "a": 1.0,
+        "bias": 0.0,
+        "threshold": 0.4,
+        "AUROC": 0.65,
+        "true sentences": count,
+        "level 1 sentences": count,
+    }
+    rows = [{"run": "r", "name": name, "value": float(value)} for name, value in values.items()]
+    calibrator, words = read_calibrator(build(store, "calibration", rows, parameters={"evidence": ["a"]}))
+    assert calibrator is not None
+    assert calibrator.is_chance == is_chance
+    assert ("that may be chance" in words) == is_chance
 
 
 def test_the_threshold_has_the_highest_weighted_accuracy() -> None:
