@@ -48,10 +48,10 @@ def negatives_for(
             folder.mkdir(parents=True, exist_ok=True)
             (folder / MARK).touch()
         files = write_queries(queries, folder)
-        changes: dict[str, Any] = {
-            key: value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Parameters) else value
-            for key, value in parameters.items()
-        }
+        changes: dict[str, Any] = {}
+        for key, value in parameters.items():
+            given = value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Parameters) else value
+            changes[key] = dict(given) if isinstance(given, Mapping) else given
         changes["dataset"] = {"name": named, "folder": str(folder), "files": files}
         _, _, values = prepare("build-negatives", named, changes)
         dataset = values["dataset"]

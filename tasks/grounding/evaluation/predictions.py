@@ -65,7 +65,7 @@ class Calibrator:
     weights: Floats
     bias: float
     threshold: float = 0.5
-    is_chance: bool = False  # its AUROC on validation cannot be told from 0.5, so nothing is called absent
+    is_chance: bool = False  # its AUROC on validation cannot be told from 0.5
 
     def existence(self, evidence: Floats) -> Floats:
         """Return the existence [N] of queries from their evidence [N, n]."""
@@ -74,6 +74,10 @@ class Calibrator:
 
     def of(self, predictions: Sequence[Prediction]) -> list[float]:
         return list(self.existence(np.array([one.evidence for one in predictions])).tolist()) if predictions else []
+
+    def is_there(self, existence: float) -> bool | None:
+        """Return whether a moment of this existence is in the video; None if that would be a guess."""
+        return None if self.is_chance else existence >= self.threshold
 
 
 class Asked(NamedTuple):
@@ -282,16 +286,13 @@ def read_calibrator(calibration: Artifact) -> tuple[Calibrator | None, str]:
     true = int(values[f"{TRUE} sentences"])
     false = sum(int(value) for name, value in values.items() if name.endswith(" sentences")) - true
     deviation = math.sqrt((true + false + 1) / (12 * true * false))  # of the AUROC at chance (Mann and Whitney, 1947)
-    calibrator = replace(calibrator, is_chance=values[AREA] < 0.5 + 2 * deviation)
+    is_chance = values[AREA] < 0.5 + 2 * deviation
+    below = f"not in the video below {values[THRESHOLD]:.2f}"
+    answer = "every sentence gets windows, as that may be chance" if is_chance else below
     trained = "" if HEAD in names else "; no existence head was trained"
-    below = (
-        "every sentence gets windows, as that may be chance"
-        if calibrator.is_chance
-        else (f"not in the video below {values[THRESHOLD]:.2f}")
-    )
-    return calibrator, (
+    return replace(calibrator, is_chance=is_chance), (
         f"existence is calibrated on {counted(true, 'validation query')} from {' and '.join(names)}{trained}: "
-        f"AUROC {values[AREA]:.3f}, {below}"
+        f"AUROC {values[AREA]:.3f}, {answer}"
     )
 
 

@@ -198,9 +198,7 @@ class Grounder:
                 clip,
                 seconds,
                 exists,
-                None
-                if calibrator is None or calibrator.is_chance or exists is None
-                else exists >= calibrator.threshold,
+                None if calibrator is None or exists is None else calibrator.is_there(exists),
             )
             for text, one, exists in zip(texts, predictions, existence, strict=True)
         ]
