@@ -18,6 +18,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 	$(PIP) --no-deps --require-hashes --requirement requirements.lock --requirement requirements-dev.lock
 	$(PIP) torch==2.13.0
 	$(PIP) --no-deps --editable .
+	@echo "Installed: call .venv/bin/penumbra, or put .venv/bin on your PATH"
 	touch $@
 
 demo: setup

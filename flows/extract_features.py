@@ -17,8 +17,8 @@ from penumbra.tasks.features.imports import ImportedFeatures, Imports
 from penumbra.tasks.features.report import report_features
 from penumbra.tasks.features.simulated import SimulatedFeatures, Simulation
 from penumbra.tasks.features.text import TextFeatures, Texts, chosen_negatives
-from penumbra.tasks.features.video import PatchFeatures, VideoFeatures, Videos, videos_folder
-from penumbra.tasks.stage import run
+from penumbra.tasks.features.video import PatchFeatures, VideoFeatures, Videos, video_files, videos_folder
+from penumbra.tasks.stage import is_planned, run
 from penumbra.tasks.text.tags import Tagging, Tags
 
 
@@ -49,8 +49,10 @@ def features_of(
     """Extract the features that are not given; this is the flow's DAG."""
     annotations, clip, sampling = read_annotations(dataset), settings.clip, settings.videos
     text_clip = clip.model_copy(update={"encoder": settings.texts.encoder or clip.encoder})
-    texts = texts or run(TextFeatures(annotations, negatives, text_clip))
     folder, outcome = videos_folder(dataset.name, sampling), None
+    if not (videos or settings.simulation.wanted or settings.imports.sources or is_planned()):
+        video_files(folder)  # raises for a missing folder before the hub is asked for an encoder of texts
+    texts = texts or run(TextFeatures(annotations, negatives, text_clip))
     if not videos:
         if settings.simulation.wanted:
             tags = run(Tags(annotations, Tagging()))

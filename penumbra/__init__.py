@@ -36,6 +36,9 @@ else:
             return Grounder
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
+    def __dir__() -> list[str]:
+        return __all__
+
 
 __all__ = ["Grounder", "build_negatives", "quality", "read", "runs"]
 
@@ -157,6 +160,9 @@ def runs(dataset: str | None = None) -> "pd.DataFrame":
     Args:
         dataset: return only runs on this data set
 
+    Raises:
+        ArtifactError: no artifact is of this data set
+
     Returns:
         One row for each run: `run` (the name that `Grounder.of_run` takes), `dataset`, `key`, `model`, `negatives`
         (PROVIDERS/KEY), `finished` (UTC), `seconds`, `size` (bytes of checkpoints and artifacts), and one column for
@@ -168,7 +174,10 @@ def runs(dataset: str | None = None) -> "pd.DataFrame":
     """
     import pandas as pd
 
+    from penumbra.artifacts.store import Store
     from penumbra.tasks.grounding.runs import COLUMNS, all_runs
 
     rows = [run.row() for run in all_runs(dataset) if run.finished]
+    if dataset and not rows and not any(Store().folders(dataset)):
+        raise Store().missing(dataset)
     return pd.DataFrame(rows, columns=None if rows else COLUMNS)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import for_terminal
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 STATES = ("Finished in state ", "Crash detected! Execution was aborted")  # beginnings of Prefect's lines
+
+LOG_EVERY = 30.0  # seconds
 
 T = TypeVar("T")
 
@@ -43,14 +46,43 @@ def progress_scope(stage: str) -> Iterator[None]:
 
 
 def counting(unit: str, total: int, *, before: int = 0) -> Callable[[int], None]:
-    """Return a function that takes the number of further units done, which one bar for the stage and unit shows."""
+    """Return a function that takes the number of further units done, which one bar for the stage and unit shows.
+
+    Where there are no bars, a line of the log tells the number every half a minute.
+    """
     bars, stage = _BARS.get(), _STAGE.get()
-    if not bars or not stage:
+    if not stage:
         return lambda number: None
+    if not bars:
+        return _logged(f"{stage}: %s of {total:,} {unit}", before)
     tasks = [task.id for task in bars.tasks if (task.fields["stage"], task.fields["unit"]) == (stage, unit)]
     task = tasks[0] if tasks else bars.add_task(stage, total=None, stage=stage, unit=unit)
     bars.reset(task, total=total or None, completed=before)
     return partial(bars.advance, task)
+
+
+def _logged(line: str, done: int) -> Callable[[int], None]:
+    last = monotonic()
+
+    def tick(number: int) -> None:
+        nonlocal done, last
+        done += number
+        if monotonic() - last >= LOG_EVERY:
+            last = monotonic()
+            logger().info(line, f"{done:,}")
+
+    return tick
+
+
+def logger() -> "logging.Logger | logging.LoggerAdapter[Any]":
+    """Return the log of this flow or task run, which the Prefect UI shows; outside of a run an ordinary log."""
+    from prefect import get_run_logger
+    from prefect.exceptions import MissingContextError
+
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logging.getLogger("penumbra")
 
 
 def followed(items: Iterable[T], unit: str, total: int) -> Iterator[T]:

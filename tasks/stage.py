@@ -4,7 +4,6 @@ A flow calls functions such as `fill(annotations, tags, …)`. Each passes a `St
 to the stage's artifact. Inside `planning()` nothing is made: `run` computes the key and looks for the artifact.
 """
 
-import logging
 import os
 import platform
 import threading
@@ -18,9 +17,8 @@ from time import monotonic
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import pyarrow as pa
-from prefect import get_run_logger, task
+from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.exceptions import MissingContextError
 from prefect.futures import as_completed
 
 from penumbra.artifacts.errors import PenumbraError
@@ -34,6 +32,7 @@ from penumbra.tasks.engines import Workers, workers
 from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
 from penumbra.tasks.parameter_group import merge as merge  # noqa: PLC0414
 from penumbra.tasks.progress import counting, prepare_log, progress_scope
+from penumbra.tasks.progress import logger as logger  # noqa: PLC0414
 
 REPORT_EVERY = 10.0  # seconds between two lines about progress
 FEW_ROWS = 4096  # the run makes a stage of so few rows before workers have started
@@ -49,14 +48,6 @@ T = TypeVar("T")
 
 class NotYetError(PenumbraError):
     """A key depends on an artifact that is not made yet; the message names the artifact."""
-
-
-def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
-    """Return the log of this flow or task run, which the Prefect UI shows; outside of a run an ordinary log."""
-    try:
-        return get_run_logger()
-    except MissingContextError:
-        return logging.getLogger("penumbra")
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def init(
     from penumbra.flows.parameters import OWN_FILE
     from penumbra.tasks.data.dataset import SHIPPED, DatasetError
     from penumbra.tasks.data.queries import complete_durations, queries_of, split_by_video, write_dataset
-    from penumbra.tasks.data.tables import find_columns, read_table
+    from penumbra.tasks.data.tables import SPLITS, find_columns, read_table
 
     dataset_named(name)
     if name == "scenes":
@@ -86,6 +86,12 @@ def init(
     elif "split" not in columns:
         split_by_video(queries, test, seed)
         print_line(f"split: {test:.0%} of the videos for tests, seed {seed}")
+    elif strays := [place for query in queries if not query.split for place in (query.place, *query.merged)]:
+        queries = [query for query in queries if query.split]
+        print_line(
+            f"split: {counted(len(strays), 'row')} left out, where column {columns['split']!r} is not "
+            f"{', '.join(dict.fromkeys(SPLITS.values()))}: {truncated(', '.join(strays), LISTED)}"
+        )
     dataset = write_dataset(name, queries, labels, force)
     own_file = folder / OWN_FILE
     if not own_file.exists():

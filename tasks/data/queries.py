@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.locations import data_folder
-from penumbra.tasks.data.dataset import CG_FILES, PLACE, PLACES, Dataset, DatasetError, start_of
+from penumbra.tasks.data.dataset import CG_FILES, PLACE, PLACES, Dataset, DatasetError
 from penumbra.tasks.data.rows import TRAINING, clean_text
-from penumbra.tasks.data.tables import SPLITS, OwnTable, seconds, split_in, windows_in
+from penumbra.tasks.data.tables import OwnTable, seconds, split_in, windows_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,10 @@ Label = Mapping[str, Sequence[Any]]  # what is novel in a query, as in the Compo
 
 @dataclass
 class OwnQuery:
-    """A query of a user's table, with its first row's `place`, `changes` of its text, and `merged` rows."""
+    """A query of a user's table, with its first row's `place`, `changes` of its text, and `merged` rows.
+
+    `split` is None where the table names none that is known.
+    """
 
     qid: str
     query: Any
@@ -60,11 +63,6 @@ def queries_of(table: OwnTable, columns: Mapping[str, str]) -> list[OwnQuery]:
     for number, (row, place) in enumerate(zip(table.rows, table.places, strict=True)):
         cells = {role: row.get(column) for role, column in columns.items()}
         split = split_in(cells.get("split"))
-        if split is None and "split" in columns:
-            raise DatasetError(
-                f"{place}: column {columns['split']!r} has {start_of(str(cells['split'] or ''))!r}, which is no split: "
-                f"write {', '.join(dict.fromkeys(SPLITS.values()))}"
-            )
         text, changes = cells["query"] or "", tuple[str, ...]()
         if isinstance(text, str):
             text, changes = clean_text(text)
@@ -181,8 +179,8 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
     Sentences are training queries of a video each. A data frame has a column `query` and maybe `qid`, `vid`, `split`,
     `duration` and `windows`. Raises `DatasetError` if there is no training query or no column `query`.
     """
-    if isinstance(queries, str):
-        raise DatasetError("give a list of sentences, not one text: ['a person opens the door.', …]")
+    if isinstance(queries, str) or not isinstance(queries, Iterable):
+        raise DatasetError("give a list of sentences: ['a person opens the door.', …]")
     import pandas as pd
 
     frame = queries if isinstance(queries, pd.DataFrame) else pd.DataFrame({"query": list(queries)}, dtype=object)
@@ -204,6 +202,7 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
         }
         splits.setdefault(str(given.get("split") or TRAINING), []).append(line)
     if TRAINING not in splits:
-        raise DatasetError(f"there is no query of split {TRAINING!r}: negatives are built for training queries")
+        there = f"there is no query of split {TRAINING!r}" if splits else "there are no sentences"
+        raise DatasetError(f"{there}: negatives are built for training queries")
     _write(folder, {f"{split}.jsonl": _json_lines(rows) for split, rows in splits.items()})
     return {split: f"{split}.jsonl" for split in splits}

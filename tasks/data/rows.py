@@ -50,7 +50,9 @@ def is_text(value: Any) -> bool:
 
 def check_query(query: Any) -> str:
     """Return why a query can't be used after `clean_text`, or ''."""
-    query = clean_text(query)[0] if isinstance(query, str) else ""
+    if query is not None and not isinstance(query, str):
+        return "query is no text"
+    query = clean_text(query or "")[0]
     if not query:
         return "query is empty"
     if not is_text(query):
@@ -203,7 +205,8 @@ def check(dataset: Dataset) -> CheckedDataset:
                 few = counted(len(split.durations), "video")
                 checked.notes.append(f"{split.name} has {few}: from {FEWEST_VIDEOS} on `compare` gives intervals")
             if videos := split.durations.keys() & training.durations.keys():
-                checked.notes.append(f"also in train: {counted(len(videos), 'video')} of {split.name}")
+                names = truncated(", ".join(sorted(videos)), MAX_EXAMPLE)
+                checked.notes.append(f"also in train: {counted(len(videos), 'video')} of {split.name}: {names}")
             if queries := split.queries.keys() & training.queries.keys():
                 checked.notes.append(f"also in train, word for word: {counted(len(queries), 'query')} of {split.name}")
     return checked

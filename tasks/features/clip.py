@@ -120,7 +120,9 @@ def load(clip: Clip, on_cpu: bool = False) -> Encoder:
     import torch
     from transformers import AutoConfig, CLIPModel, CLIPTokenizer
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # of weights on the disk; downloads have their own
     name, folder = clip.encoder, Path(source(clip.encoder)).expanduser()
     local = folder.is_dir()
     origin = str(folder) if local else name

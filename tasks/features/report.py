@@ -1,6 +1,7 @@
 """The report of an `extract-features` run in the Prefect UI: figures, and the rejected videos."""
 
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import pyarrow.compute as pc
@@ -45,7 +46,8 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     kind = "simulated video" if remark_on([videos]) else "video"
     line = f"features of {counted(video_features.kept, kind)} and {counted(text_features.kept, 'text')}; "
     if missing:
-        first = [row["qid"] for rows in store.rejected(videos) for row in rows.slice(0, FIRST).to_pylist()][:FIRST]
+        rejected = (row for rows in store.rejected(videos) for row in rows.slice(0, FIRST).to_pylist())
+        first = [f"{row['qid']} ({row['reason']})" for row in islice(rejected, FIRST)]
         line += f"{counted(missing, 'video')} without: {', '.join(first)}{' …' if missing > FIRST else ''}"
     else:
         line += "none is missing"

@@ -62,6 +62,15 @@ def videos_folder(dataset: str, videos: Videos) -> Path:
     return Path(videos.folder).expanduser() if videos.folder else videos_of(dataset)
 
 
+def video_files(folder: Path) -> VideoFolder:
+    """Return the video files of a folder; raise `MissingError` if it does not exist."""
+    if not folder.is_dir():
+        raise MissingError(
+            f"no folder {folder} of video files: name one with --param videos.folder=…, or import features"
+        )
+    return VideoFolder(folder)
+
+
 def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> list[str]:
     """Return what is noted about a video that is used."""
     notes = {
@@ -129,11 +138,7 @@ class VideoFeatures(VideoStage):
 
     @cached_property
     def files(self) -> VideoFolder:
-        if not self.folder.is_dir():
-            raise MissingError(
-                f"no folder {self.folder} of video files: name one with --param videos.folder=…, or import features"
-            )
-        return VideoFolder(self.folder)
+        return video_files(self.folder)
 
     @cached_property
     def encoder(self) -> Encoder:

@@ -319,6 +319,13 @@ def test_faults_are_reported(
     assert re.search(message, str(done.exception))
 
 
+def test_one_text_in_place_of_queries_is_refused_and_a_grounder_is_shown_by_its_name(grounder: Grounder) -> None:
+    with pytest.raises(PenumbraError, match="give a list of queries: "):
+        grounder.ground("video.mp4", "a person opens the door.")
+    assert grounder.name in repr(grounder)
+    assert len(repr(grounder).splitlines()) == 1
+
+
 def test_weights_of_another_run_are_refused_and_reported(base: Artifact, trained: Artifact, tmp_path: Path) -> None:
     folder = run_folder(trained)
     assert CliRunner().invoke(app, ["artifacts", "verify", "few/metrics"]).exit_code == 0

@@ -124,5 +124,7 @@ def test_missing_artifacts_and_columns_are_reported(store: Store) -> None:
         penumbra.read("mine/masks")
     columns = ["run", "dataset", "key", "model", "negatives", "finished", "seconds", "size"]
     assert list(penumbra.runs().columns) == columns
+    with pytest.raises(ArtifactError, match="no data set 'mien' is known below"):
+        penumbra.runs("mien")
     with pytest.raises(NegativesError, match="the data frame lacks negative"):
         penumbra.quality(pd.DataFrame({"qid": ["1"], "level": [1], "query": ["a"]}))

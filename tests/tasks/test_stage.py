@@ -12,6 +12,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store, Work
+from penumbra.tasks import progress
 from penumbra.tasks import stage as stages
 from penumbra.tasks.stage import Stage, build, run
 
@@ -63,6 +64,18 @@ def test_a_stage_without_rows_names_what_rejected_them(store: Store, prefect_ser
         with pytest.raises(PenumbraError, match=reason):
             made(2)
     assert store.manifest(made(0)).rows == 0, "a stage that was given nothing may leave nothing"
+
+
+def test_without_bars_the_log_tells_how_much_is_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds = count(step=20)
+    monkeypatch.setattr(progress, "monotonic", lambda: next(seconds))
+    with caplog.at_level(logging.INFO, "penumbra"), progress.progress_scope("fills"):
+        tick = progress.counting("queries", 5000, before=1000)
+        for _ in range(4):
+            tick(1000)
+    assert caplog.messages == ["fills: 3,000 of 5,000 queries", "fills: 5,000 of 5,000 queries"]
 
 
 def test_the_time_left_is_that_of_the_rows_that_are_left(

@@ -7,7 +7,7 @@ for grounding in grounder.ground("video.mp4", ["a person opens the door.", "the 
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import nn
@@ -87,10 +87,10 @@ class Grounder:
     """A run that predicts moments in any video."""
 
     name: str
-    model: nn.Module
-    settings: Settings
-    video_encoders: Sequence[Encoder]  # one for each source of video features, in the order of the model
-    text_encoder: TextEncoder
+    model: nn.Module = field(repr=False)
+    settings: Settings = field(repr=False)
+    video_encoders: Sequence[Encoder] = field(repr=False)  # one for each source of video features
+    text_encoder: TextEncoder = field(repr=False)
     clip_length: float  # seconds
     caveats: tuple[str, ...] = ()  # that its evaluation shows no grounding, or that existence is not calibrated
     calibrator: Calibrator | None = None  # of existence
@@ -206,6 +206,8 @@ class Grounder:
 
 def checked(queries: Sequence[str]) -> list[str]:
     """Return the queries without surrounding blanks; raise `PenumbraError` if one is empty or not text."""
+    if isinstance(queries, str):
+        raise PenumbraError("give a list of queries: ['a person opens the door.', …]")
     texts = [query.strip() for query in queries]
     if not texts or not all(texts):
         raise PenumbraError("the query is empty: say what to look for, as in 'a person opens the door.'")

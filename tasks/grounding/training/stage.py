@@ -91,8 +91,8 @@ class TrainingRun(Stage):
         resumed = f", resuming at epoch {epoch + 1}" if epoch else ""
         trains, chooses = counted(len(training), "query"), f"{len(validation):,} to choose the best epoch by"
         logger().info("%s: on %s; %s to train on, %s%s", name, device_of(), trains, chooses, resumed)
-        if training.notes:
-            logger().info("%s: %s", name, "; ".join(f"{times:,} × {note}" for note, times in training.notes.items()))
+        for note, times in training.notes.most_common():
+            logger().info("%s: %s × %s", name, f"{times:,}", note)
         with progress_shown(self.settings, folder, self.sources.annotations.dataset, name) as observe:
             history = train(self.settings, training, validation, folder, observe)
         rows = [{"run": name, **row} for row in history if row["name"] != SECONDS]

@@ -78,7 +78,7 @@ def test_check_shows_an_example_of_each_rejection(tmp_path: Path) -> None:
     assert "[[20.0, 3.0]] of 30.0 s" in output
     assert "window is not two finite numbers" in output
     assert "window clipped to the video's end: 1 row" in output
-    assert "also in train: 1 video of test" in output
+    assert "also in train: 1 video of test: v0" in output
 
 
 def test_check_counts_sentences_without_a_verb(tmp_path: Path) -> None:
@@ -135,6 +135,12 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "data" / "mine").glob("*.json*")) == ["train.jsonl"]
     (tmp_path / "data" / "mine" / "my_train.jsonl").touch()
     assert "remove it first" in str(run("init", "mine", "--from", table(tmp_path), "--force").exception)
+
+
+def test_a_row_of_no_known_split_is_left_out_and_named(tmp_path: Path) -> None:
+    done = run("init", "mine", "--from", table(tmp_path, [*ROWS, {**ROWS[0], "text": "a man sits.", "set": "trian"}]))
+    assert "1 row left out, where column 'set' is not train, val, test: own.csv:6" in " ".join(done.output.split())
+    assert [row["vid"] for row in lines(tmp_path, "train.jsonl")] == ["v0", "v1"]
 
 
 @pytest.mark.parametrize(

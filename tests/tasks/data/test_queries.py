@@ -54,8 +54,9 @@ def test_the_columns_of_a_data_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("queries", "message"),
     [
-        ("a person opens the door.", "give a list of sentences, not one text"),
-        ([], "no query of split 'train'"),
+        ("a person opens the door.", "give a list of sentences: "),
+        (None, "give a list of sentences: "),
+        ([], "there are no sentences"),
         (pd.DataFrame({"text": ["a"]}), "no column 'query' in the data frame; there is: text"),
         (pd.DataFrame({"query": ["a"], "split": ["test"]}), "no query of split 'train'"),
     ],
