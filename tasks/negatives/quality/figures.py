@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples, wilson
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
-from penumbra.tasks.negatives.quality.negatives import Negative
-from penumbra.tasks.negatives.quality.reference import Reference, Tokens, words_of
-from penumbra.tasks.text.relations import relations
+from penumbra.tasks.negatives.quality.negatives import Negative, Reference, words_of
+from penumbra.tasks.text.relations import Tokens, relations
 
 ALL, CONTROL, QUERIES = "all", "control: ", "originals"
 RANDOM_FILLS = f"{CONTROL}random fills"

@@ -48,25 +48,23 @@ from penumbra.tasks.negatives.quality.figures import (
     put_similarity,
 )
 from penumbra.tasks.negatives.quality.negatives import (
+    MASK,
+    MEASURES,
     AnnotatedDataset,
     ArtifactNegatives,
     FileNegatives,
+    Measures,
     Negative,
+    Reference,
     dataset_named,
     dataset_of_file,
-    find_negatives,
-)
-from penumbra.tasks.negatives.quality.page import write_page
-from penumbra.tasks.negatives.quality.reference import (
-    MASK,
-    MEASURES,
-    Measures,
-    Reference,
     example_sentences,
+    find_negatives,
     measure,
     read_reference,
     words_of,
 )
+from penumbra.tasks.negatives.quality.page import write_page
 from penumbra.tasks.stage import Stage, build, run, side_effect_task
 from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
@@ -262,11 +260,11 @@ class Quality(Stage):
         """Evaluate the negatives: the report is one part."""
         data, config = self.data, self.judging
         if self.measures:
-            reference = read_reference(data.name, data.annotated, with_human=True)
+            reference = read_reference(data, with_human=True)
             measures = Store().table(self.measures)
         else:
             rows = list(chain.from_iterable(self.negatives.parts()))
-            reference = read_reference(data.name, data.annotated, {row.query for row in rows}, with_human=True)
+            reference = read_reference(data, {row.query for row in rows}, with_human=True)
             measures = table_of(MEASURES, [measure(row, reference) for row in rows])
         videos = {vid: number for number, vid in enumerate(measures["vid"].unique().to_pylist())}
         figures = Figures(videos, Resamples(len(videos), config.resamples, SEED))

@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 
 from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.checks import LeakageFilter, normal_form
 from penumbra.tasks.negatives.quality.figures import Figures, blind_auc, put_plausibility, put_relations, put_similarity
-from penumbra.tasks.negatives.quality.negatives import Negative
+from penumbra.tasks.negatives.quality.negatives import (
+    AnnotatedDataset,
+    Negative,
+    Reference,
+    fills_of,
+    masked_tokens,
+    read_reference,
+    words_of,
+)
 from penumbra.tasks.negatives.quality.page import figures_by_name
-from penumbra.tasks.negatives.quality.reference import Reference, fills_of, masked_tokens, read_reference, words_of
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.relations import Relation, relations
 from tests.rows import annotation
@@ -167,7 +175,8 @@ def test_what_a_training_sentence_has_is_not_held_out() -> None:
     rows = [annotation("a", "a person opens a box with clothes")]
     rows += [annotation("b", "-", "test", novel=[{"type": "x", "words": words} for words in labels])]
     tags = [{"qid": row["qid"], "tokens": []} for row in rows]
-    held = read_reference("mine", lambda: [(table_of("annotations", rows), table_of("tags", tags))])
+    tables = [(table_of("annotations", rows), table_of("tags", tags))]
+    held = read_reference(AnnotatedDataset(Store(), "mine", tables=tables))
     expected = {"put a shoe on": (True, False), "put shoe": (False, False), "person box": (False, False)}
     expected |= {"a stair": (False, True), "clothes": (False, False)}
     assert {text: held.leakage.held_out(text) for text in expected} == expected

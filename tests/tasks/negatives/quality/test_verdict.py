@@ -11,9 +11,8 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, Verdict, decide, put_likelihood, verdict_of
-from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative
+from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative, words_of
 from penumbra.tasks.negatives.quality.page import cell, figures_by_name, verdict_line, write_page
-from penumbra.tasks.negatives.quality.reference import words_of
 from penumbra.tasks.negatives.quality.report import evaluate as report_on
 from penumbra.tasks.negatives.quality.report import likelihoods, own_providers
 from tests import tiny_llama
