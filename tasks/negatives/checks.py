@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penumbra.artifacts.manifest import Artifact
+import pyarrow as pa
+
 from penumbra.tasks.data.rows import check_query
 from penumbra.tasks.negatives.fills import put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot, has_valence
-from penumbra.tasks.stage import zip_parts
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.wordnet import forms, is_entailed, lemma
 
@@ -58,8 +58,11 @@ def sentence_fault(text: str, query: str) -> str:
     return "equals its query" if normal_form(text) == normal_form(query) else ""
 
 
-def queries_with_tokens(annotations: Artifact, tags: Artifact) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    for annotated, tagged in zip_parts(annotations, tags):
+def queries_with_tokens(
+    tables: Iterable[tuple[pa.Table, ...]],
+) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Yield the annotations and tokens of each query of these `annotations` and `tags`."""
+    for annotated, tagged in tables:
         rows = annotated.select(["split", "vid", "query", "novel"]).to_pylist()
         yield from zip(rows, tagged["tokens"].to_pylist(), strict=True)
 

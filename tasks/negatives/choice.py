@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice, pairwise, product
 
-import numpy as np
-
 from penumbra.tasks.negatives.checks import Candidate
 from penumbra.tasks.negatives.providers import MaskedQuery
 from penumbra.tasks.progress import counting
-from penumbra.tasks.text.embeddings import Vectors
+from penumbra.tasks.text.embeddings import Vectors, cosine
 
 LEVELS = (1, 2, 3)
 LEVEL_SETS = [levels for size in (3, 2, 1) for levels in combinations(LEVELS, size)]  # most levels first
@@ -117,10 +115,9 @@ def choose(
                 encoded |= zip(fresh, encode(fresh), strict=True) if fresh else ()
                 compared, holding = holding, []
                 for query, chain, cosines in compared:
-                    # rounded: the last bits depend on the machine and must not decide
-                    cosine = round(float(np.dot(vectors[query.text], encoded[chain[place].text])), 4)
-                    if cosine < cosines[-1] if cosines else cosine <= ceiling:
-                        holding.append((query, chain, [*cosines, cosine]))
+                    similarity = cosine(vectors[query.text], encoded[chain[place].text])
+                    if similarity < cosines[-1] if cosines else similarity <= ceiling:
+                        holding.append((query, chain, [*cosines, similarity]))
             for query, chain, cosines in holding:
                 choices[query.masked.qid] = dict(zip(levels, zip(chain, cosines, strict=True), strict=True))
                 tick(1)

@@ -24,7 +24,7 @@ from penumbra.tasks.negatives.files import NegativesError, digest_of, rows_of
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
 from penumbra.tasks.stage import Stage, is_planned, logger
-from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, encoder_inputs, model_source
+from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, encoder_inputs, model_source
 from penumbra.tasks.text.wordnet import forms, is_entailed, wordnet_inputs
 
 STAGE = "judging_negatives"
@@ -55,7 +55,8 @@ class OwnSentences:
         own = self.of_video[vid]
         if normal_form(text) in {normal_form(other) for other in own}:
             return True
-        if text in _VECTORS and any(cosine(text, other) > self.ceiling for other in own if other in _VECTORS):
+        known = [_VECTORS[other] for other in own if other in _VECTORS] if text in _VECTORS else []
+        if any(cosine(_VECTORS[text], other) > self.ceiling for other in known):
             return True
         return any(is_said_by(text, other) for other in own)
 
@@ -95,11 +96,6 @@ def encode_once(texts: Iterable[str]) -> bool:
     encoding = Encoding(sentence_model=local_encoder())
     _VECTORS.update(zip(fresh, encode(fresh, encoding), strict=True) if fresh else ())
     return True
-
-
-def cosine(text: str, other: str) -> float:
-    """Return the cosine of two texts that are encoded; rounded, because the last bits depend on the machine."""
-    return round(float(np.dot(_VECTORS[text], _VECTORS[other])), 4)
 
 
 def vectors_of(texts: Sequence[str]) -> Vectors:
@@ -178,7 +174,8 @@ class FalseSentences(Stage):
                 rejected.append(rejection(vid, STAGE, reason, f"line {number}: {text}"))
                 continue
             query = free[vid].pop()
-            similarity = cosine(text, query["query"]) if {text, query["query"]} <= _VECTORS.keys() else None
+            pair = [_VECTORS[it] for it in (text, query["query"]) if it in _VECTORS]
+            similarity = cosine(*pair) if len(pair) == 2 else None
             about = {"qid": query["qid"], "level": 0, "query": query["query"], "negative": text, "words": []}
             origin = {"provider": self.sourcing.kind, "model": self.path.name, "checks": []}
             rows.append({**about, **origin, "similarity": similarity, "plausibility": None})

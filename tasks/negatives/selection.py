@@ -37,9 +37,9 @@ from penumbra.tasks.negatives.fills import FILLED, masked_queries, put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
 from penumbra.tasks.negatives.reviews import EDIT, FILLS, REJECTED, Verdicts
-from penumbra.tasks.stage import Parameters, Stage, read_part
+from penumbra.tasks.stage import Parameters, Stage, read_part, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
-from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
+from penumbra.tasks.text.embeddings import Encoding, cosine, encode, vectors_by_text
 from penumbra.tasks.text.relations import Tokens
 from penumbra.tasks.text.tags import load_pipeline
 from penumbra.tasks.text.wordnet import wordnet_inputs
@@ -121,7 +121,7 @@ class NegativesStage(Stage):
         plausibility = Plausibility()
 
         def queries() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-            for row, tokens in queries_with_tokens(self.annotations, self.tags):
+            for row, tokens in queries_with_tokens(zip_parts(self.annotations, self.tags)):
                 if row["split"] == TRAINING:
                     plausibility.add(row["vid"], tokens)
                 yield row, tokens
@@ -152,7 +152,8 @@ class NegativesStage(Stage):
         return str(Store().manifest(self.tags).parameters["spacy_model"])
 
     def tokenise(self, text: str) -> list[str]:
-        return [token.text for token in load_pipeline(self.spacy_model).make_doc(text)]
+        """Return the tokens of a text in lower case."""
+        return [token.text.lower() for token in load_pipeline(self.spacy_model).make_doc(text)]
 
     def check_sentence(
         self, qid: str, tokens: Tokens, level: int, queries: set[str], text: str
@@ -161,7 +162,7 @@ class NegativesStage(Stage):
 
         A sentence with another number of tokens than the query has no such words.
         """
-        others = [word.lower() for word in self.tokenise(text)]
+        others = self.tokenise(text)
         pairs = list(zip(tokens, others, strict=True)) if len(others) == len(tokens) else []
         apart = [(at, token, other) for at, (token, other) in enumerate(pairs) if token["text"].lower() != other]
         slots = tuple(Slot(at, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for at, t, _ in apart)
@@ -188,10 +189,10 @@ class NegativesStage(Stage):
         """
         natural, least = self.human_text[1].score(words), dict[str, float]()
         for row in rows:
-            qid, cosine = row["qid"], row["similarity"]
-            row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
-            row["checks"] += ["falling"] if cosine < least.get(qid, np.inf) else []
-            least[qid] = min(cosine, least.get(qid, np.inf))
+            qid, similarity = row["qid"], row["similarity"]
+            row["checks"] += ["ceiling"] if similarity <= self.choosing.ceiling else []
+            row["checks"] += ["falling"] if similarity < least.get(qid, np.inf) else []
+            least[qid] = min(similarity, least.get(qid, np.inf))
             row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
 
 
@@ -226,7 +227,7 @@ class ChosenNegatives(NegativesStage):
             qid, own = query.masked.qid, list[dict[str, Any]]()
             chosen = choices.get(qid, {})
             for level, edit in query.edits.items():
-                chosen[level] = edit, round(float(np.dot(vectors[query.text], encoder([edit.text])[0])), 4)
+                chosen[level] = edit, cosine(vectors[query.text], encoder([edit.text])[0])
             words = {query.text: [token["text"].lower() for token in query.masked.tokens]}
             for level in sorted({*query.candidates, *query.edits}):
                 refusals = query.candidates[level].refusals if level in query.candidates else {}
@@ -236,7 +237,11 @@ class ChosenNegatives(NegativesStage):
                     reason = NOT_FALLING if query.has([level]) else next(iter(refusals))
                     rejected.append(rejection(qid, STAGE, reason, f"level {level}: {query.text}"))
                     continue
-                (candidate, cosine), changed, checks = chosen[level], chosen[level][0].words, list(self.checks.names)
+                (candidate, similarity), changed, checks = (
+                    chosen[level],
+                    chosen[level][0].words,
+                    list(self.checks.names),
+                )
                 words[candidate.text] = self._tokens_of(query, level, candidate)
                 if candidate.verdict:
                     notes[f"by a reviewer, level {level}: {candidate.verdict}"] += 1
@@ -244,7 +249,7 @@ class ChosenNegatives(NegativesStage):
                     changed, checks = self.check_sentence(*about, candidate.text)
                 row = {"qid": qid, "level": level, "query": query.text, "negative": candidate.text}
                 row |= {"words": list(changed), "provider": candidate.provider, "model": candidate.model}
-                own.append(row | {"similarity": cosine, "checks": checks})
+                own.append(row | {"similarity": similarity, "checks": checks})
             self.measure(own, words)
             rows += own
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
@@ -290,7 +295,7 @@ class ChosenNegatives(NegativesStage):
 
     def _tokens_of(self, query: Query, level: int, candidate: Candidate) -> list[str]:
         if candidate.verdict == EDIT:
-            return [token.lower() for token in self.tokenise(candidate.text)]
+            return self.tokenise(candidate.text)
         tokens = [token["text"].lower() for token in query.masked.tokens]
         for slot, word in zip(query.masked.levels[level - 1], candidate.words, strict=True):
             tokens[slot.token] = word

@@ -26,7 +26,7 @@ from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParamet
 from penumbra.tasks.negatives.reviews import EDIT, REJECTED, REVIEWER
 from penumbra.tasks.negatives.selection import STAGE, Choosing, NegativesStage
 from penumbra.tasks.stage import read_part, run
-from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
+from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, vectors_by_text
 
 BLOCK = 512  # queries compared with all others at once
 TOO_FEW = "no training query is that far down"
@@ -102,13 +102,12 @@ class SentenceNegatives(NegativesStage):
             provider = REVIEWER if it.verdict == EDIT else self.sourcing.source
             about = {"qid": it.qid, "level": it.level, "query": query, "negative": it.text, "words": list(changed)}
             rows.append({**about, "provider": provider, "model": it.model, "checks": checks})
-            words[it.text] = [token.lower() for token in self.tokenise(it.text)]
+            words[it.text] = self.tokenise(it.text)
         words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
         fresh = sorted(words.keys() - self.vectors.keys())
         vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
         for row in rows:
-            # rounded: the last bits depend on the machine and must not decide
-            row["similarity"] = round(float(np.dot(vectors[row["query"]], vectors[row["negative"]])), 4)
+            row["similarity"] = cosine(vectors[row["query"]], vectors[row["negative"]])
         self.measure(rows, words)
         notes = Counter(f"negative: {change}" for sentence in sentences for change in sentence.changes)
         notes.update(f"by a reviewer, level {it.level}: {it.verdict}" for it in sentences if it.verdict)

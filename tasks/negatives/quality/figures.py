@@ -5,7 +5,7 @@ LM(random fills)) / (LM(queries) − LM(random fills))`, LM being the mean log-p
 interpolated Kneser-Ney trigram model (discount 0.75) of human sentences that the provider did not draw from.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import isfinite, isnan
@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples, wilson
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.negatives import Negative, Reference, words_of
-from penumbra.tasks.text.relations import Tokens, relations
+from penumbra.tasks.text.relations import Relation, Tokens, relations
 
 ALL, CONTROL, QUERIES = "all", "control: ", "originals"
 RANDOM_FILLS = f"{CONTROL}random fills"
 NATURALNESS = "naturalness"  # by the language model
 EVERY_LEVEL = 0  # the level of a figure that belongs to no single level
-TOTALS = ("false_negatives", "copies", "leaks", "held_out")  # are numbers of rows, not shares
 PARAPHRASE = 0.90
 DECIMALS = 6  # further digits depend on the number of threads
 FOLDS = 5
@@ -96,7 +95,7 @@ class Figures:
                 self.rows.append({**about, "value": round(value, DECIMALS)})
 
     def put_columns(self, places: pd.DataFrame, columns: Columns) -> None:
-        """Add the sum of each column that is a total, and the share or mean of any other.
+        """Add the share or mean of each column.
 
         A share of none or of all rows, which has no interval, gets Wilson's, for which each video counts as one row.
         """
@@ -106,14 +105,11 @@ class Figures:
                 mine = chosen[out_of[chosen] > 0]
                 if not len(mine):
                     continue
-                videos, numerators = numbers[mine], counted[mine].astype(np.float64)
-                if metric.split(".", maxsplit=1)[0] in TOTALS:
-                    found = self.resamples.total(videos, numerators)
-                else:
-                    found = self.resamples.ratio(videos, numerators, out_of[mine].astype(np.float64))
-                    if found.value in (0, 1) and found.low == found.high:
-                        size = len(np.unique(videos))
-                        found = wilson(found.value * size, size)
+                videos, denominators = numbers[mine], out_of[mine].astype(np.float64)
+                found = self.resamples.ratio(videos, counted[mine].astype(np.float64), denominators)
+                if found.value in (0, 1) and found.low == found.high:
+                    size = len(np.unique(videos))
+                    found = wilson(found.value * size, size)
                 self.put(level, name, metric, found)
 
     def put_verdicts(self, own: Collection[str]) -> None:
@@ -162,7 +158,11 @@ def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> 
     figures.put_columns(places, shares)
     for level, name, chosen in groups_of(places):
         figures.put(level, name, "rows", Estimate(float(len(chosen))))
-    figures.put_columns(places, {name: (counted, ones) for name, counted in totals.items()})
+    videos = places["video"].to_numpy()
+    for level, name, chosen in groups_of(places):
+        for metric, counted in totals.items():
+            total = figures.resamples.total(videos[chosen], counted[chosen].astype(np.float64))
+            figures.put(level, name, metric, total)
 
 
 def put_similarity(qids: Sequence[str], cosines: Floats, places: pd.DataFrame, figures: Figures) -> None:
@@ -194,13 +194,7 @@ def blind_auc(
 ) -> Estimate | None:
     """Return the AUC of a classifier, each text scored by one fitted on other videos; None with too few to fit one.
 
-    Args:
-        queries: the positive examples
-        negatives: the negative of each query
-        videos: the video of each query
-        resamples: resamples of the videos
-        unit: what n-grams are made of, `words` or `characters`
-
+    `negatives` and `videos` are those of each of the queries; `unit`, what n-grams are made of, is words or characters.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
     from sklearn.linear_model import LogisticRegression
@@ -237,19 +231,15 @@ def put_blind_auc(rows: Sequence[Negative], unit: str, figures: Figures) -> None
 
 
 def put_plausibility(
-    rows: Sequence[Negative],
-    randoms: Sequence[Negative],
-    reference: Reference,
-    figures: Figures,
-    metric: str = "plausibility",
+    rows: Sequence[Negative], randoms: Sequence[Negative], human: Sequence[str], metric: str, figures: Figures
 ) -> None:
-    """Add plausibility in comparison with these random fills, of the rows that have one."""
+    """Add plausibility by a model of human text, in comparison with these random fills, of the rows that have one."""
     fills = {(row.qid, row.level): row.negative for row in randoms}
     filled = [row for row in rows if (row.qid, row.level) in fills]
     if not filled:
         return
     texts = [text for row in filled for text in (row.negative, fills[row.qid, row.level], row.query)]
-    model = KneserNey.of(map(words_of, reference.human))
+    model = KneserNey.of(map(words_of, human))
     means = model.log_probability([words_of(text) for text in texts]).reshape(-1, 3)
     put_place_between(filled, means, metric, figures)
 
@@ -290,20 +280,20 @@ def put_relations(
     rows: Sequence[Negative],
     randoms: Sequence[Negative],
     parsed: Mapping[str, Tokens],
-    reference: Reference,
+    attested: Set[Relation],
     figures: Figures,
 ) -> None:
-    """Add the share of the relations, of those that its query lacks, that human text has, and how much above chance.
+    """Add the share of the relations, of those that its query lacks, that are attested, and how much above chance.
 
     Chance are the random fills. An original is compared with no query.
     """
     counts = []
     for group in rows, randoms:
-        of_group = np.zeros((len(group), 2))  # relations that human text has, and all
+        of_group = np.zeros((len(group), 2))  # attested relations, and all
         for index, row in enumerate(group):
             query = set() if row.provider == QUERIES else set(relations(parsed[row.query]))
             fresh = set(relations(parsed[row.negative])) - query
-            of_group[index] = len(fresh & reference.relations), len(fresh)
+            of_group[index] = len(fresh & attested), len(fresh)
         figures.put_columns(figures.places(group), {"attested_relations": (of_group[:, 0], of_group[:, 1])})
         counts.append(of_group)
     places, controls = figures.places(rows), figures.places(randoms)

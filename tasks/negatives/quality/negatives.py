@@ -24,7 +24,7 @@ from penumbra.artifacts.store import MANIFEST, Store
 from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError
-from penumbra.tasks.negatives.checks import TRAINING, LeakageFilter, may_be_true, normal_form
+from penumbra.tasks.negatives.checks import TRAINING, LeakageFilter, may_be_true, normal_form, queries_with_tokens
 from penumbra.tasks.negatives.files import NegativesError, read_entries
 from penumbra.tasks.negatives.fills import FILLED
 from penumbra.tasks.negatives.providers import Slot
@@ -294,20 +294,18 @@ def read_reference(data: AnnotatedDataset, parsed: Collection[str] = (), with_hu
     """Read a data set, with the tokens of the training queries in `parsed`, and the human text if it is asked for."""
 
     def read() -> Iterator[tuple[dict[str, Any], Tokens]]:
-        for queries, tags in data.annotated():
-            rows = queries.select(["vid", "split", "query", "novel"]).to_pylist()
-            for row, tokens in zip(rows, tags["tokens"].to_pylist(), strict=True):
-                reference.queries[row["vid"]].add(row["query"])
-                if row["split"] == TRAINING:
-                    reference.trained.add(normal_form(row["query"]))
-                    if row["query"] in parsed:
-                        reference.parsed[row["query"]] = tokens
-                else:
-                    reference.tests[row["split"]].add(normal_form(row["query"]))
-                    if with_human:
-                        reference.human.append(row["query"])
-                        reference.relations.update(relations(tokens))
-                yield row, tokens
+        for row, tokens in queries_with_tokens(data.annotated()):
+            reference.queries[row["vid"]].add(row["query"])
+            if row["split"] == TRAINING:
+                reference.trained.add(normal_form(row["query"]))
+                if row["query"] in parsed:
+                    reference.parsed[row["query"]] = tokens
+            else:
+                reference.tests[row["split"]].add(normal_form(row["query"]))
+                if with_human:
+                    reference.human.append(row["query"])
+                    reference.relations.update(relations(tokens))
+            yield row, tokens
 
     dictionary = Dictionary(dictionary_part(data.annotated()).rows)
     reference = Reference(data.name, dictionary, LeakageFilter((), every=True))

@@ -130,16 +130,15 @@ def put_samples(
         judged = [row for row in few if row.qid in control_qids]
         put_likelihood(judged, control, likelihoods([*judged, *control], judge), figures)
     if has_human_text(reference):
-        put_plausibility(rows, randoms, reference, figures)
+        put_plausibility(rows, randoms, reference.human, "plausibility", figures)
         first = {row.qid: row for row in reversed(few)}.values()
         own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
         texts = sorted({text for row in (*few, *control, *own) for text in (row.query, row.negative)})
         parsed = dict(zip(texts, tag_texts(texts, load_pipeline(model)), strict=True))
-        put_relations(few, control, parsed, reference, figures)
-        put_relations(own, [], parsed, reference, figures)
+        put_relations(few, control, parsed, reference.relations, figures)
+        put_relations(own, [], parsed, reference.relations, figures)
     elif is_own or not judge:
-        other = replace(reference, human=example_sentences())
-        put_plausibility(rows, randoms, other, figures, "plausibility.examples")
+        put_plausibility(rows, randoms, example_sentences(), "plausibility.examples", figures)
 
 
 def likelihoods(rows: Iterable[Negative], judge: LanguageModel) -> dict[str, float]:
