@@ -234,35 +234,32 @@ def put_plausibility(
     rows: Sequence[Negative], randoms: Sequence[Negative], human: Sequence[str], metric: str, figures: Figures
 ) -> None:
     """Add plausibility by a model of human text, in comparison with these random fills, of the rows that have one."""
-    fills = {(row.qid, row.level): row.negative for row in randoms}
-    filled = [row for row in rows if (row.qid, row.level) in fills]
-    if not filled:
-        return
-    texts = [text for row in filled for text in (row.negative, fills[row.qid, row.level], row.query)]
-    model = KneserNey.of(map(words_of, human))
-    means = model.log_probability([words_of(text) for text in texts]).reshape(-1, 3)
-    put_place_between(filled, means, metric, figures)
+    texts = sorted({text for row in (*rows, *randoms) for text in (row.query, row.negative)})
+    means = KneserNey.of(map(words_of, human)).log_probability([*map(words_of, texts)])
+    put_place_between(rows, randoms, dict(zip(texts, means.tolist(), strict=True)), metric, figures)
 
 
 def put_likelihood(
     rows: Sequence[Negative], randoms: Sequence[Negative], scores: Mapping[str, float], figures: Figures
 ) -> None:
     """Add the log-likelihood a word less the query's, and where it lies between random fills and the queries."""
-    fills = {(row.qid, row.level): row.negative for row in randoms}
     for group in rows, randoms:
         less = np.array([scores[row.negative] - scores[row.query] for row in group], dtype=np.float64)
         known = np.isfinite(less).astype(np.int8)
         columns = {"likelihood.difference": (less, known), "likelihood.within_1_nat": (less >= -1, known)}
         figures.put_columns(figures.places(group), columns)
+    put_place_between(rows, randoms, scores, NATURALNESS, figures)
+
+
+def put_place_between(
+    rows: Sequence[Negative], randoms: Sequence[Negative], scores: Mapping[str, float], metric: str, figures: Figures
+) -> None:
+    """Add where the rows that have a random fill lie between it (0) and their query (1), by the texts' scores."""
+    fills = {(row.qid, row.level): row.negative for row in randoms}
     filled = [row for row in rows if (row.qid, row.level) in fills]
     texts = [(row.negative, fills[row.qid, row.level], row.query) for row in filled]
     means = np.array([[scores[text] for text in several] for several in texts]).reshape(-1, 3)
-    put_place_between(filled, means, NATURALNESS, figures)
-
-
-def put_place_between(rows: Sequence[Negative], means: Floats, metric: str, figures: Figures) -> None:
-    """Add where the rows lie between random fills (0) and queries (1); `means` are those of row, random fill, query."""
-    places = figures.places(rows)
+    places = figures.places(filled)
     for level, name, chosen in groups_of(places):
         known = chosen[np.isfinite(means[chosen]).all(axis=1)]
         if not len(known):
