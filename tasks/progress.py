@@ -1,11 +1,11 @@
 """Progress of stages as bars in a terminal, and which log lines a terminal shows."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import for_terminal
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 STATES = ("Finished in state ", "Crash detected! Execution was aborted")  # beginnings of Prefect's lines
-
-T = TypeVar("T")
 
 _BARS: ContextVar["Progress | None"] = ContextVar("bars", default=None)
 _STAGE: ContextVar[str] = ContextVar("stage", default="")
@@ -36,10 +34,10 @@ def progress_scope(stage: str) -> Iterator[None]:
         with value_set(_STAGE, stage):
             yield
     finally:
-        bars = _BARS.get()
-        for task in bars.tasks if bars else ():
-            if task.fields["stage"] == stage:
-                bars.remove_task(task.id)  # type: ignore[union-attr]
+        if bars := _BARS.get():
+            for task in bars.tasks:
+                if task.fields["stage"] == stage:
+                    bars.remove_task(task.id)
 
 
 def counting(unit: str, total: int, *, before: int = 0) -> Callable[[int], None]:
@@ -51,14 +49,6 @@ def counting(unit: str, total: int, *, before: int = 0) -> Callable[[int], None]
     task = tasks[0] if tasks else bars.add_task(stage, total=None, stage=stage, unit=unit)
     bars.reset(task, total=total or None, completed=before)
     return partial(bars.advance, task)
-
-
-def followed(items: Iterable[T], unit: str, total: int) -> Iterator[T]:
-    """Yield the items; each is counted when the next one is asked for."""
-    tick = counting(unit, total)
-    for item in items:
-        yield item
-        tick(1)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
