@@ -68,9 +68,6 @@ def policy(style: str, script: str) -> str:
     )
 
 
-# -- the data ----------------------------------------------------------------------------------------------------------
-
-
 def gather(
     store: Store,
     dataset: str,

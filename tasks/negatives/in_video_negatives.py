@@ -30,8 +30,6 @@ class Pairing(Parameters):
 
 @dataclass(frozen=True)
 class InVideoNegatives(Stage):
-    """Pairs of a training query and a negative of the same video."""
-
     name = STAGE
     version = 1
     unit = "pair"

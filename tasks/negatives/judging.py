@@ -34,9 +34,6 @@ TRUE_ELSEWHERE = "may be true of another moment of the video"
 _VECTORS: dict[str, Vectors] = {}  # of this process: each run is asked the same sentences
 
 
-# -- what may be true of a video ---------------------------------------------------------------------------------------
-
-
 class OwnSentences:
     """The sentences of each video, and whether another text may be true of one of its moments, too.
 
@@ -106,9 +103,6 @@ def vectors_of(texts: Sequence[str]) -> Vectors:
 def text_inputs() -> dict[str, str]:
     """Return the digests of what says whether a text may be true of a video."""
     return wordnet_inputs() | (encoder_inputs("sentence model", local_encoder()) if local_encoder() else {})
-
-
-# -- the stage ---------------------------------------------------------------------------------------------------------
 
 
 def check_splits(annotations: Artifact, splits: tuple[str, ...]) -> None:

@@ -196,9 +196,6 @@ class NegativesStage(Stage):
             row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
 
 
-# -- negatives of fills -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ChosenNegatives(NegativesStage):
     """One negative for each query and level, of the candidates of all fills in their order."""

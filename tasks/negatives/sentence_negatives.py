@@ -128,9 +128,6 @@ class SentenceNegatives(NegativesStage):
         return [by_query[qid][level] for qid in queries for level in sorted(by_query[qid])]
 
 
-# -- the nearest queries ----------------------------------------------------------------------------------------------
-
-
 def ranked(
     cosines: Vectors, lemmas: Sequence[str], forbidden: set[str], ceiling: float, ranks: Sequence[int]
 ) -> list[int]:
@@ -184,9 +181,6 @@ class NearestNegatives(SentenceNegatives):
                 for level in range(len(found) + 1, len(ranks) + 1):
                     rejected.append(rejection(query["qid"], STAGE, TOO_FEW, f"level {level}: {query['query']}"))
         return sentences, rejected
-
-
-# -- the negatives of a file ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -141,8 +141,6 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class WordCounts(Stage):
-    """The number of occurrences of each primitive in the training split."""
-
     name = STAGE
     version = 2
     unit = "word"
@@ -152,7 +150,6 @@ class WordCounts(Stage):
     tags: Artifact
 
     def part(self, piece: int) -> Part:
-        """Count all queries; the dictionary has one part."""
         return dictionary_part(zip_parts(self.annotations, self.tags))
 
 

@@ -135,8 +135,6 @@ def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
 
 @dataclass(frozen=True)
 class Embeddings(SplitsStage):
-    """A vector for each distinct query of some splits of a part."""
-
     name = STAGE
     version = 2
     unit = "text"

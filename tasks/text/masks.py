@@ -106,8 +106,6 @@ def mask_part(
 
 @dataclass(frozen=True)
 class Masks(SplitsStage):
-    """The queries of some splits, masked at three levels."""
-
     name = STAGE
     version = 1
 

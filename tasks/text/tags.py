@@ -157,8 +157,6 @@ def rows_for_display(rows: Rows) -> Rows:
 
 @dataclass(frozen=True)
 class Tags(Stage):
-    """The tokens of every query."""
-
     name = STAGE
     version = 1
 

@@ -303,9 +303,6 @@ def put_relations(
         figures.put(level, name, "attested_relations.above_random", gain)
 
 
-# -- the verdict -------------------------------------------------------------------------------------------------------
-
-
 def verdict_of(naturalness: Estimate, sentences: int, videos: int) -> Verdict:
     """Return the verdict on a level from the interval of its naturalness."""
     low, high = naturalness.low, naturalness.high

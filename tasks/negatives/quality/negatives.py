@@ -277,12 +277,10 @@ class Reference:
         """Return a row's slots: its own, or those of the masked query; None if it does not match the query."""
         if row.slots is not None or row.masked is None:
             return row.slots
-        tokens = self.parsed.get(row.query)
-        places = masked_tokens(row.masked, [token["text"] for token in tokens]) if tokens else None
-        if tokens is None or places is None:
-            return None
-        chosen = [(place, tokens[place]) for place in places]
-        return tuple(Slot(i, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for i, t in chosen)
+        tokens = self.parsed.get(row.query, ())
+        places = masked_tokens(row.masked, [token["text"] for token in tokens])
+        chosen = [(place, tokens[place]) for place in places or ()]
+        return tuple(Slot(i, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for i, t in chosen) or None
 
 
 def example_sentences() -> list[str]:

@@ -6,7 +6,6 @@ a smaller sample, drawn by the queries' ids. Random fills of the same masks are 
 
 import heapq
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -91,18 +90,15 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
     most = max((row.masked.count(MASK) for row in rows if row.masked), default=0)
     seeds = np.array([row_seed(SEED, row.qid, row.level) for row in rows], dtype=np.uint64)
     for row, draws in zip(rows, uniform(seeds[:, None], np.arange(most)).tolist(), strict=True):
-        slots = reference.slots(row)
-        if not slots or row.masked is None or row.masked.count(MASK) != len(slots):
+        slots, text = reference.slots(row), row.masked or ""
+        if not slots or text.count(MASK) != len(slots):
             continue
-        words = []
         for number, slot in zip(draws, slots, strict=False):
             offer, own = slot.choice(reference.dictionary)
             open_to = [word for place, word in enumerate(offer.words) if place not in own]
             if open_to:
-                words.append(slot.surface(open_to[int(number * len(open_to))]))
-        if len(words) == len(slots):
-            left = iter(words)
-            text = re.sub(MASK, lambda _: next(left), row.masked)  # noqa: B023 (it is called at once)
+                text = text.replace(MASK, slot.surface(open_to[int(number * len(open_to))]), 1)
+        if MASK not in text:
             yield replace(row, negative=text, provider=RANDOM_FILLS, slots=slots, similarity=None)
 
 
@@ -221,8 +217,6 @@ def _notes(
 
 @dataclass(frozen=True)
 class Quality(Stage):
-    """The figures of negatives, an artifact's or a file's."""
-
     name = STAGE
     version = 7
     unit = "figure"
@@ -256,7 +250,6 @@ class Quality(Stage):
         return {**digests, **encoder_inputs("sentence model", self.encoding.sentence_model)}
 
     def part(self, piece: int) -> Part:
-        """Evaluate the negatives: the report is one part."""
         data, config = self.data, self.judging
         if self.measures:
             reference = read_reference(data, with_human=True)
