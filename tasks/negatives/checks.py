@@ -13,17 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from penumbra.tasks.data.rows import check_query
+from penumbra.tasks.data.rows import TRAINING, check_query
 from penumbra.tasks.negatives.fills import put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot, has_valence
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.wordnet import forms, is_entailed, lemma
 
 WORD = re.compile(r"(?:[^\W_]|')+")
-TRAINING = "train"
 ALWAYS = ("template", "vocabulary", "known_words", "near_synonym", "false", "valence", "same_video", "test_split")
 SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no meaning if the template is not kept
-HELD_OUT = ("composition", "novel_word")
 
 
 @dataclass(eq=False)

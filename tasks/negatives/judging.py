@@ -18,8 +18,8 @@ from huggingface_hub import try_to_load_from_cache
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.rows import clean_text
-from penumbra.tasks.negatives.checks import ALWAYS, TRAINING, WORD, normal_form, sentence_fault
+from penumbra.tasks.data.rows import TRAINING, clean_text
+from penumbra.tasks.negatives.checks import ALWAYS, WORD, normal_form, sentence_fault
 from penumbra.tasks.negatives.files import NegativesError, digest_of, rows_of
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives

@@ -19,12 +19,12 @@ from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.checks import TRAINING, normal_form, sentence_fault
-from penumbra.tasks.negatives.choice import LEVELS
+from penumbra.tasks.data.rows import TRAINING
+from penumbra.tasks.negatives.checks import normal_form, sentence_fault
 from penumbra.tasks.negatives.files import Entry, NegativesError, digest_of, read_entries
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, Queries
 from penumbra.tasks.negatives.reviews import EDIT, REJECTED, REVIEWER
-from penumbra.tasks.negatives.selection import STAGE, Choosing, NegativesStage
+from penumbra.tasks.negatives.selection import LEVELS, STAGE, Choosing, NegativesStage
 from penumbra.tasks.stage import read_part, run
 from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, vectors_by_text
 

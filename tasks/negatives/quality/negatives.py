@@ -24,7 +24,8 @@ from penumbra.artifacts.store import MANIFEST, Store
 from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError
-from penumbra.tasks.negatives.checks import TRAINING, LeakageFilter, may_be_true, normal_form, queries_with_tokens
+from penumbra.tasks.data.rows import TRAINING
+from penumbra.tasks.negatives.checks import LeakageFilter, may_be_true, normal_form, queries_with_tokens
 from penumbra.tasks.negatives.files import NegativesError, read_entries
 from penumbra.tasks.negatives.fills import FILLED
 from penumbra.tasks.negatives.providers import Slot

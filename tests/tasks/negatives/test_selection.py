@@ -12,13 +12,12 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives import selection
 from penumbra.tasks.negatives.checks import Candidate, LeakageFilter, has_valence
-from penumbra.tasks.negatives.choice import Candidates, Query
 from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair_part
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
-from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
+from penumbra.tasks.negatives.selection import Candidates, Choosing, ChosenNegatives, Query
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Encoding, Vectors
 from penumbra.tasks.text.masks import mask_part
