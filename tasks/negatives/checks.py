@@ -26,7 +26,7 @@ SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no mean
 
 @dataclass(eq=False)
 class Candidate:
-    """A fill, or a sentence with a reviewer's `verdict`; `rank` is the number of candidates that pass before it."""
+    """A fill or a sentence: a reviewer's `verdict`, its `rank` among those that pass, and how it was cleaned."""
 
     text: str
     words: tuple[str, ...]
@@ -34,6 +34,7 @@ class Candidate:
     model: str
     verdict: str = ""
     rank: int = 0
+    changes: tuple[str, ...] = ()  # of `clean_text`
 
 
 def normal_form(text: str) -> str:
