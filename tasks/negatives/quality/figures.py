@@ -58,14 +58,14 @@ def providers_of(places: pd.DataFrame) -> list[str]:
     return [ALL, *(alone if len(alone) > 1 else [])]
 
 
-def groups_of(places: pd.DataFrame) -> Iterator[tuple[int, str, Ids]]:
-    """Yield each level, each of its names, and the numbers of their rows."""
-    names = providers_of(places)
+def groups_of(places: pd.DataFrame) -> Iterator[tuple[int, str, Ids, Ids]]:
+    """Yield each level, each of its names, the numbers of their rows, and the video of each row."""
+    names, videos = providers_of(places), places["video"].to_numpy()
     for level in sorted(places["level"].unique()):
         for name in names:
             chosen = (places["level"] == level) & ((name == ALL) | (places["provider"] == name))
             if chosen.any():
-                yield int(level), name, np.flatnonzero(chosen)
+                yield int(level), name, np.flatnonzero(chosen), videos[chosen]
 
 
 @dataclass
@@ -99,16 +99,15 @@ class Figures:
 
         A share of none or of all rows, which has no interval, gets Wilson's, for which each video counts as one row.
         """
-        numbers = places["video"].to_numpy()
-        for level, name, chosen in groups_of(places):
+        for level, name, chosen, videos in groups_of(places):
             for metric, (counted, out_of) in columns.items():
-                mine = chosen[out_of[chosen] > 0]
-                if not len(mine):
+                known = out_of[chosen] > 0
+                if not known.any():
                     continue
-                videos, denominators = numbers[mine], out_of[mine].astype(np.float64)
-                found = self.resamples.ratio(videos, counted[mine].astype(np.float64), denominators)
+                numerators, denominators = (it[chosen][known].astype(np.float64) for it in (counted, out_of))
+                found = self.resamples.ratio(videos[known], numerators, denominators)
                 if found.value in (0, 1) and found.low == found.high:
-                    size = len(np.unique(videos))
+                    size = len(np.unique(videos[known]))
                     found = wilson(found.value * size, size)
                 self.put(level, name, metric, found)
 
@@ -156,12 +155,11 @@ def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> 
             totals[f"leaks.{split}"] = of_split * (1 - trained)
     places = figures.places(measures)
     figures.put_columns(places, shares)
-    for level, name, chosen in groups_of(places):
+    for level, name, chosen, _ in groups_of(places):
         figures.put(level, name, "rows", Estimate(float(len(chosen))))
-    videos = places["video"].to_numpy()
-    for level, name, chosen in groups_of(places):
+    for level, name, chosen, videos in groups_of(places):
         for metric, counted in totals.items():
-            total = figures.resamples.total(videos[chosen], counted[chosen].astype(np.float64))
+            total = figures.resamples.total(videos, counted[chosen].astype(np.float64))
             figures.put(level, name, metric, total)
 
 
@@ -220,12 +218,10 @@ def blind_auc(
 
 
 def put_blind_auc(rows: Sequence[Negative], unit: str, figures: Figures) -> None:
-    places = figures.places(rows)
-    for level, name, chosen in groups_of(places):
+    for level, name, chosen, videos in groups_of(figures.places(rows)):
         if len(chosen) < MIN_ROWS:
             continue
         queries, negatives = [rows[i].query for i in chosen], [rows[i].negative for i in chosen]
-        videos = places["video"].to_numpy()[chosen]
         if area := blind_auc(queries, negatives, videos, figures.resamples, unit):
             figures.put(level, name, "blind_auc" if unit == "words" else f"blind_auc.{unit}", area)
 
@@ -259,17 +255,16 @@ def put_place_between(
     filled = [row for row in rows if (row.qid, row.level) in fills]
     texts = [(row.negative, fills[row.qid, row.level], row.query) for row in filled]
     means = np.array([[scores[text] for text in several] for several in texts]).reshape(-1, 3)
-    places = figures.places(filled)
-    for level, name, chosen in groups_of(places):
-        known = chosen[np.isfinite(means[chosen]).all(axis=1)]
-        if not len(known):
+    for level, name, chosen, of_group in groups_of(figures.places(filled)):
+        known = np.isfinite(means[chosen]).all(axis=1)
+        if not known.any():
             continue
-        videos = places["video"].to_numpy()[known]
+        videos = of_group[known]
         estimate = figures.resamples.estimate(
-            videos, means[known], lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1])
+            videos, means[chosen][known], lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1])
         )
         figures.put(level, name, metric, estimate)
-        vote = verdict_of(estimate, len(known), len(np.unique(videos)))
+        vote = verdict_of(estimate, len(videos), len(np.unique(videos)))
         figures.votes.setdefault((level, name), {})[metric] = vote
 
 
@@ -293,12 +288,12 @@ def put_relations(
             of_group[index] = len(fresh & attested), len(fresh)
         figures.put_columns(figures.places(group), {"attested_relations": (of_group[:, 0], of_group[:, 1])})
         counts.append(of_group)
-    places, controls = figures.places(rows), figures.places(randoms)
-    for level, name, chosen in groups_of(places):
+    controls = figures.places(randoms)
+    for level, name, chosen, of_rows in groups_of(figures.places(rows)):
         own = np.flatnonzero(controls["level"] == level)
         sums = np.zeros((len(chosen) + len(own), 4))
         sums[: len(chosen), :2], sums[len(chosen) :, 2:] = counts[0][chosen], counts[1][own]
-        videos = np.concatenate([places["video"].to_numpy()[chosen], controls["video"].to_numpy()[own]])
+        videos = np.concatenate([of_rows, controls["video"].to_numpy()[own]])
         gain = figures.resamples.estimate(videos, sums, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
         figures.put(level, name, "attested_relations.above_random", gain)
 
