@@ -21,6 +21,7 @@ from penumbra.tasks.text.wordnet import forms, is_entailed, lemma
 
 WORD = re.compile(r"(?:[^\W_]|')+")
 ALWAYS = ("template", "vocabulary", "known_words", "near_synonym", "false", "valence", "same_video", "test_split")
+QueriesWithTokens = Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]
 SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no meaning if the template is not kept
 
 
@@ -57,9 +58,7 @@ def sentence_fault(text: str, query: str) -> str:
     return "equals its query" if normal_form(text) == normal_form(query) else ""
 
 
-def queries_with_tokens(
-    tables: Iterable[tuple[pa.Table, ...]],
-) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def queries_with_tokens(tables: Iterable[tuple[pa.Table, ...]]) -> QueriesWithTokens:
     """Yield the annotations and tokens of each query of these `annotations` and `tags`."""
     for annotated, tagged in tables:
         rows = annotated.select(["split", "vid", "query", "novel"]).to_pylist()
