@@ -9,7 +9,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.checks import normal_form
-from penumbra.tasks.negatives.quality.figures import Figures, blind_auc, put_plausibility, put_relations, put_similarity
+from penumbra.tasks.negatives.quality.figures import Figures, blind_auc
 from penumbra.tasks.negatives.quality.negatives import (
     AnnotatedDataset,
     Negative,
@@ -65,7 +65,7 @@ def test_cosines_fall_from_level_to_level_or_not() -> None:
     videos = {vid: number for number, vid in enumerate(dict.fromkeys(row.vid for row in rows))}
     figures = Figures(videos, Resamples(len(videos), 0, 0))
     cosines = np.array([row.similarity for row in rows], dtype=np.float64)
-    put_similarity([row.qid for row in rows], cosines, figures.places(rows), figures)
+    figures.put_similarity([row.qid for row in rows], cosines, figures.places(rows))
     known = figures_by_name(figures.rows)
     assert known[0, "all", "hierarchy"] == 0.5, "falls and both do, stays and rises do not"
     assert known[0, "a", "hierarchy"] == 0.5
@@ -131,7 +131,7 @@ def test_plausibility_is_0_for_random_words_and_1_for_the_queries() -> None:
     figures = Figures({"v": 0}, Resamples(1, 0, 0))
     query, random = (Negative("q", "v", 1, QUERIES[0], text, "corpus") for text in (QUERIES[0], "zzz"))
     for level, row in enumerate((random, query), 1):
-        put_plausibility([replace(row, level=level)], [replace(random, level=level)], QUERIES, "plausibility", figures)
+        figures.put_plausibility([replace(row, level=level)], [replace(random, level=level)], QUERIES, "plausibility")
     known = figures_by_name(figures.rows)
     assert (known[1, "all", "plausibility"], known[2, "all", "plausibility"]) == (0, 1)
 
@@ -158,7 +158,7 @@ def test_relations_of_both_schemes() -> None:
     negative = [*penn[:3], {**penn[3], "lemma": "soup"}, *penn[4:]]
     figures = Figures({"v": 0}, Resamples(1, 0, 0))
     attested, parsed = {Relation("put", "verb-object", "", "soup")}, {"query": penn, "negative": negative}
-    put_relations([Negative("q", "v", 1, "query", "negative", "")], [], parsed, attested, figures)
+    figures.put_relations([Negative("q", "v", 1, "query", "negative", "")], [], parsed, attested)
     assert figures_by_name(figures.rows)[1, "all", "attested_relations"] == 0.5, "red soup is not attested"
 
 
