@@ -252,20 +252,36 @@ def masked_tokens(masked: str, tokens: Sequence[str]) -> list[int] | None:
     return indices if place == len(template) else None
 
 
-@dataclass
 class Reference:
-    """A data set as negatives are evaluated against it; `human` is text that the providers did not draw from."""
+    """A data set as negatives are evaluated against it.
 
-    dataset: str
-    dictionary: Dictionary
-    leakage: LeakageFilter
-    human: list[str] = field(default_factory=list)  # the queries of the other splits
-    relations: set[Relation] = field(default_factory=set)  # of these
-    queries: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by video
-    tests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # normal forms by test split
-    trained: set[str] = field(default_factory=set)  # normal forms of the training queries
-    parsed: dict[str, Tokens] = field(default_factory=dict)  # tokens of the training queries that were asked for
-    _forms_of_video: dict[str, tuple[set[str], set[str]]] = field(default_factory=dict)
+    `parsed` are the training queries whose tokens are kept; `with_human` keeps text that no provider has drawn from.
+    """
+
+    def __init__(self, data: AnnotatedDataset, parsed: Collection[str] = (), with_human: bool = False) -> None:
+        self.dataset, self.dictionary = data.name, Dictionary(dictionary_part(data.annotated()).rows)
+        self.queries = defaultdict[str, set[str]](set)  # by video
+        self.trained = set[str]()  # normal forms of the training queries
+        self.tests = defaultdict[str, set[str]](set)  # normal forms by test split
+        self.human, self.relations = list[str](), set[Relation]()  # the queries of the other splits, and theirs
+        self.parsed: dict[str, Tokens] = {}
+        self._forms_of_video: dict[str, tuple[set[str], set[str]]] = {}
+
+        def read() -> Iterator[tuple[dict[str, Any], Tokens]]:
+            for row, tokens in queries_with_tokens(data.annotated()):
+                self.queries[row["vid"]].add(row["query"])
+                if row["split"] == TRAINING:
+                    self.trained.add(normal_form(row["query"]))
+                    if row["query"] in parsed:
+                        self.parsed[row["query"]] = tokens
+                else:
+                    self.tests[row["split"]].add(normal_form(row["query"]))
+                    if with_human:
+                        self.human.append(row["query"])
+                        self.relations.update(relations(tokens))
+                yield row, tokens
+
+        self.leakage = LeakageFilter(read(), every=True)  # while it reads, the rest is filled in
 
     def forms_of_video(self, vid: str) -> tuple[set[str], set[str]]:
         """Return the normal forms of a video's queries, and their lemmatised forms."""
@@ -287,29 +303,6 @@ class Reference:
 def example_sentences() -> list[str]:
     """Return WordNet's example sentences, which ship with the package (`workshop/wordnet.py`)."""
     return gzip.decompress((Path(__file__).parent / "sentences.txt.gz").read_bytes()).decode().splitlines()
-
-
-def read_reference(data: AnnotatedDataset, parsed: Collection[str] = (), with_human: bool = False) -> Reference:
-    """Read a data set, with the tokens of the training queries in `parsed`, and the human text if it is asked for."""
-
-    def read() -> Iterator[tuple[dict[str, Any], Tokens]]:
-        for row, tokens in queries_with_tokens(data.annotated()):
-            reference.queries[row["vid"]].add(row["query"])
-            if row["split"] == TRAINING:
-                reference.trained.add(normal_form(row["query"]))
-                if row["query"] in parsed:
-                    reference.parsed[row["query"]] = tokens
-            else:
-                reference.tests[row["split"]].add(normal_form(row["query"]))
-                if with_human:
-                    reference.human.append(row["query"])
-                    reference.relations.update(relations(tokens))
-            yield row, tokens
-
-    dictionary = Dictionary(dictionary_part(data.annotated()).rows)
-    reference = Reference(data.name, dictionary, LeakageFilter((), every=True))
-    reference.leakage = LeakageFilter(read(), every=True)  # while it reads, the rest is filled in
-    return reference
 
 
 def measure(row: Negative, reference: Reference) -> dict[str, Any]:
@@ -375,7 +368,7 @@ class Measures(Stage):
 
     @cached_property
     def reference(self) -> Reference:
-        return read_reference(self.data)
+        return Reference(self.data)
 
     def part(self, piece: int) -> Part:
         rows = self.negatives.part(piece)

@@ -55,7 +55,6 @@ from penumbra.tasks.negatives.quality.negatives import (
     example_sentences,
     find_negatives,
     measure,
-    read_reference,
     words_of,
 )
 from penumbra.tasks.negatives.quality.page import write_page
@@ -212,11 +211,11 @@ class Quality(Stage):
     def part(self, piece: int) -> Part:
         data, config = self.data, self.judging
         if self.measures:
-            reference = read_reference(data, with_human=True)
+            reference = Reference(data, with_human=True)
             measures = Store().table(self.measures)
         else:
             rows = list(chain.from_iterable(self.negatives.parts()))
-            reference = read_reference(data, {row.query for row in rows}, with_human=True)
+            reference = Reference(data, {row.query for row in rows}, with_human=True)
             measures = table_of(MEASURES, [measure(row, reference) for row in rows])
         videos = {vid: number for number, vid in enumerate(measures["vid"].unique().to_pylist())}
         figures = Figures(videos, Resamples(len(videos), config.resamples, SEED))

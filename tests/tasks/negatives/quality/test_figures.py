@@ -13,9 +13,9 @@ from penumbra.tasks.negatives.quality.figures import Figures, blind_auc
 from penumbra.tasks.negatives.quality.negatives import (
     AnnotatedDataset,
     Negative,
+    Reference,
     fills_of,
     masked_tokens,
-    read_reference,
     words_of,
 )
 from penumbra.tasks.negatives.quality.page import figures_by_name
@@ -168,7 +168,7 @@ def test_what_a_training_sentence_has_is_not_held_out() -> None:
     rows += [annotation("b", "-", "test", novel=[{"type": "x", "words": words} for words in labels])]
     tags = [{"qid": row["qid"], "tokens": []} for row in rows]
     tables = [(table_of("annotations", rows), table_of("tags", tags))]
-    held = read_reference(AnnotatedDataset(Store(), "mine", tables=tables))
+    held = Reference(AnnotatedDataset(Store(), "mine", tables=tables))
     expected = {"put a shoe on": (True, False), "put shoe": (False, False), "person box": (False, False)}
     expected |= {"a stair": (False, True), "clothes": (False, False)}
     assert {text: held.leakage.held_out(text) for text in expected} == expected
