@@ -168,7 +168,7 @@ def keep(store: Store, review: Review) -> Artifact:
 def parents_of(store: Store, artifact: Artifact) -> dict[str, list[Artifact]]:
     parents = defaultdict[str, list[Artifact]](list)
     for parent in store.manifest(artifact).parents:
-        parents[parent.stage].append(parent.model_copy(update={"root": store.root}))
+        parents[parent.stage].append(parent)
     return parents
 
 

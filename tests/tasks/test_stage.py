@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,14 +66,14 @@ def test_a_stage_without_rows_names_what_rejected_them(store: Store, prefect_ser
     assert store.manifest(made(0)).rows == 0, "a stage that was given nothing may leave nothing"
 
 
-def test_the_time_left_is_that_of_the_rows_that_are_left(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_the_time_left_is_that_of_the_rows_that_are_left_of_a_parent_in_another_store(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def part(rows: int) -> Part:
         return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
 
     parts = [lambda rows=rows: part(rows) for rows in (3, 1, 0)]
-    fills = store.build(Work("toy", "rejected", 1), parts)
+    fills = Store(str(tmp_path / "elsewhere")).build(Work("toy", "rejected", 1), parts)
     seconds = count(step=30)
     monkeypatch.setattr(stages, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(stages, "logger", lambda: logging.getLogger("stages"))

@@ -363,10 +363,6 @@ class Measures(Stage):
         return wordnet_inputs()
 
     @cached_property
-    def pieces(self) -> Sequence[int]:
-        return range(len(self.negatives.store.manifest(self.negatives.artifact).parts))
-
-    @cached_property
     def reference(self) -> Reference:
         return Reference(self.data)
 
