@@ -77,7 +77,7 @@ def negatives_of(dataset: str, sentence: str) -> list[dict[str, Any]]:
     row = {"qid": "0", "vid": "", "split": "train", "query": sentence, "duration": 1.0, "windows": [], "novel": []}
     annotations = table_of("annotations", [row])
     tags = tag_part(annotations, load_pipeline(spacy_model)).rows
-    masks = mask_part(annotations, tags, masking.ratios, masking.primitives).rows
+    masks = mask_part(annotations, tags, masking).rows
     return list(fill_part(tags, masks, provider, 1).rows.to_pylist())
 
 

@@ -1,12 +1,12 @@
 """Progress of stages as bars in a terminal, and which log lines a terminal shows."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import for_terminal
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 STATES = ("Finished in state ", "Crash detected! Execution was aborted")  # beginnings of Prefect's lines
 
 LOG_EVERY = 30.0  # seconds
-
-T = TypeVar("T")
 
 _BARS: ContextVar["Progress | None"] = ContextVar("bars", default=None)
 _STAGE: ContextVar[str] = ContextVar("stage", default="")
@@ -39,10 +37,10 @@ def progress_scope(stage: str) -> Iterator[None]:
         with value_set(_STAGE, stage):
             yield
     finally:
-        bars = _BARS.get()
-        for task in bars.tasks if bars else ():
-            if task.fields["stage"] == stage:
-                bars.remove_task(task.id)  # type: ignore[union-attr]
+        if bars := _BARS.get():
+            for task in bars.tasks:
+                if task.fields["stage"] == stage:
+                    bars.remove_task(task.id)
 
 
 def counting(unit: str, total: int, *, before: int = 0) -> Callable[[int], None]:
@@ -83,14 +81,6 @@ def logger() -> "logging.Logger | logging.LoggerAdapter[Any]":
         return get_run_logger()
     except MissingContextError:
         return logging.getLogger("penumbra")
-
-
-def followed(items: Iterable[T], unit: str, total: int) -> Iterator[T]:
-    """Yield the items; each is counted when the next one is asked for."""
-    tick = counting(unit, total)
-    for item in items:
-        yield item
-        tick(1)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:

@@ -50,6 +50,10 @@ class NotYetError(PenumbraError):
     """A key depends on an artifact that is not made yet; the message names the artifact."""
 
 
+def _manifest(artifact: Artifact) -> Manifest:
+    return Store(artifact.root).manifest(artifact)  # may be of another store than the one in which stages are made
+
+
 @dataclass(frozen=True)
 class Stage(ABC):
     """A stage of the DAG. A subclass is a frozen dataclass.
@@ -99,12 +103,12 @@ class Stage(ABC):
     @cached_property
     def pieces(self) -> Sequence[Any]:
         """The input of each part, nothing if `parts` finds it; by default the number of a part of the first parent."""
-        return range(len(Store().manifest(self.parents[0]).parts))
+        return range(len(_manifest(self.parents[0]).parts))
 
     @property
     def by_workers(self) -> bool:
         """Whether workers make the parts; by default if there are enough rows that starting them pays."""
-        return Store().manifest(self.parents[0]).rows > FEW_ROWS if self.parents else False
+        return _manifest(self.parents[0]).rows > FEW_ROWS if self.parents else False
 
     @property
     def on_device(self) -> bool:
@@ -300,7 +304,7 @@ def build(stage: Stage) -> Artifact:
 
 def _rows_of_parts(stage: Stage, total: int) -> list[int]:
     """Return about how much work each part is: the rows of the smallest input; 1 if no input has as many parts."""
-    inputs = [manifest.parts for manifest in map(Store().manifest, stage.parents) if len(manifest.parts) == total]
+    inputs = [manifest.parts for manifest in map(_manifest, stage.parents) if len(manifest.parts) == total]
     return [min((parts[index].rows for parts in inputs), default=1) for index in range(total)]
 
 

@@ -68,9 +68,6 @@ def policy(style: str, script: str) -> str:
     )
 
 
-# -- the data ----------------------------------------------------------------------------------------------------------
-
-
 def gather(
     store: Store,
     dataset: str,
@@ -83,6 +80,8 @@ def gather(
 
     Raises `ArtifactError` if there are neither negatives nor runs.
     """
+    from penumbra.tasks.negatives.quality.page import newest_verdict  # only here: it imports scipy
+
     negatives: dict[str, Artifact] = {}
     for provider in providers:
         artifact = of_provider(store, dataset, provider)
@@ -112,23 +111,16 @@ def gather(
     strangers = dict.fromkeys(row["qid"] for row in refused if row["qid"] not in queries)
     rows += [{**NOTHING, "qid": qid} for qid in strangers]
     places = {row["qid"]: place for place, row in enumerate(rows)}
+    verdicts = {name: newest_verdict(store, artifact) for name, artifact in negatives.items()}
     return {
         "dataset": dataset,
-        "verdict": " · ".join(filter(None, (_verdict(store, it, name) for name, it in negatives.items()))),
+        "verdict": " · ".join(f"{name}: {verdict}" for name, verdict in verdicts.items() if verdict),
         "queries": query_columns(rows),
         "videos": video_links(dataset, list(dict.fromkeys(row["vid"] for row in rows)), folder),
         "negatives": [negative_columns(store, it, places, name) for name, it in negatives.items()],
         "refused": refused_columns(refused, rows, places),
         "runs": [prediction_columns(store, *run, queries, places) for run in predicted],
     }
-
-
-def _verdict(store: Store, negatives: Artifact, name: str) -> str:
-    """Return the verdict of the newest quality report on these negatives; '' without any."""
-    from penumbra.tasks.negatives.quality.page import newest_verdict  # only here: it imports scipy
-
-    line = newest_verdict(store, negatives)
-    return line and f"{name}: {line}"
 
 
 def of_provider(store: Store, dataset: str, provider: str) -> Artifact:

@@ -60,13 +60,11 @@ class Annotations(Stage):
         seen: set[str] = set()
         for split, path in self.source.split_files().items():
             batch: list[CheckedRow] = []
-            last_vid = None
             for raw in read_rows(path, split):
-                if len(batch) >= self.rows_a_part and raw.vid != last_vid:
+                if len(batch) >= self.rows_a_part and raw.vid != batch[-1][0].vid:
                     yield partial(self.part, batch)
                     batch = []
                 batch.append((raw, *clean_row(raw, split, seen)))
-                last_vid = raw.vid
             yield partial(self.part, batch)
 
     def part(self, piece: Iterable[CheckedRow]) -> Part:

@@ -53,7 +53,11 @@ def read_table(path: Path) -> OwnTable:
     if path.suffix.lower() not in READERS:
         raise DatasetError(f"{path} has no suffix {KINDS}: save it as such a file, or rename it")
     try:
-        numbered = [(number, _readable(number, row)) for number, row in READERS[path.suffix.lower()](path)]
+        numbered = list[tuple[int, Row]]()
+        for number, row in READERS[path.suffix.lower()](path):
+            if isinstance(row, Unreadable):
+                raise ValueError(f"line {number} {row.reason}{row.hint}")
+            numbered.append((number, row))
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
     except OSError as error:
@@ -69,12 +73,6 @@ def read_table(path: Path) -> OwnTable:
     rows = [{name: None if is_empty(cell) else cell for name, cell in row.items()} for _, row in numbered]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return OwnTable(path, columns, rows, [f"{path.name}:{number}" for number, _ in numbered])
-
-
-def _readable(number: int, row: Row | Unreadable) -> Row:
-    if isinstance(row, Unreadable):
-        raise ValueError(f"line {number} {row.reason}{row.hint}")
-    return row
 
 
 def _delimited(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:

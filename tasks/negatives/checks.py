@@ -11,24 +11,23 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penumbra.artifacts.manifest import Artifact
-from penumbra.tasks.data.rows import check_query
+import pyarrow as pa
+
+from penumbra.tasks.data.rows import TRAINING, check_query
 from penumbra.tasks.negatives.fills import put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot, has_valence
-from penumbra.tasks.stage import zip_parts
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.wordnet import forms, is_entailed, lemma
 
 WORD = re.compile(r"(?:[^\W_]|')+")
-TRAINING = "train"
 ALWAYS = ("template", "vocabulary", "known_words", "near_synonym", "false", "valence", "same_video", "test_split")
+QueriesWithTokens = Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]
 SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no meaning if the template is not kept
-HELD_OUT = ("composition", "novel_word")
 
 
 @dataclass(eq=False)
 class Candidate:
-    """A fill, or a sentence with a reviewer's `verdict`; `rank` is the number of candidates that pass before it."""
+    """A fill or a sentence: a reviewer's `verdict`, its `rank` among those that pass, and how it was cleaned."""
 
     text: str
     words: tuple[str, ...]
@@ -36,6 +35,7 @@ class Candidate:
     model: str
     verdict: str = ""
     rank: int = 0
+    changes: tuple[str, ...] = ()  # of `clean_text`
 
 
 def normal_form(text: str) -> str:
@@ -58,8 +58,9 @@ def sentence_fault(text: str, query: str) -> str:
     return "equals its query" if normal_form(text) == normal_form(query) else ""
 
 
-def queries_with_tokens(annotations: Artifact, tags: Artifact) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    for annotated, tagged in zip_parts(annotations, tags):
+def queries_with_tokens(tables: Iterable[tuple[pa.Table, ...]]) -> QueriesWithTokens:
+    """Yield the annotations and tokens of each query of these `annotations` and `tags`."""
+    for annotated, tagged in tables:
         rows = annotated.select(["split", "vid", "query", "novel"]).to_pylist()
         yield from zip(rows, tagged["tokens"].to_pylist(), strict=True)
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.stage import Parameters, Stage, read_part
-from penumbra.tasks.text.embeddings import vectors_by_text
+from penumbra.tasks.text.embeddings import cosine, vectors_by_text
 
 STAGE = "in_video_negatives"
 
@@ -31,8 +30,6 @@ class Pairing(Parameters):
 
 @dataclass(frozen=True)
 class InVideoNegatives(Stage):
-    """Pairs of a training query and a negative of the same video."""
-
     name = STAGE
     version = 1
     unit = "pair"
@@ -63,7 +60,7 @@ def pair_part(annotations: pa.Table, embeddings: pa.Table, pairing: Pairing) -> 
             if query["qid"] == other["qid"]:
                 continue
             iou = max(_iou(*pair) for pair in product(query["windows"], other["windows"]))
-            similarity = round(float(np.dot(vectors[query["query"]], vectors[other["query"]])), 4)
+            similarity = cosine(vectors[query["query"]], vectors[other["query"]])
             if iou < pairing.highest_iou and similarity < pairing.highest_similarity:
                 rows.append({"qid": query["qid"], "negative_qid": other["qid"], "iou": iou, "similarity": similarity})
     return Part(table_of(STAGE, rows), len(rows), len(rows))

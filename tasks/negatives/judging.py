@@ -18,13 +18,13 @@ from huggingface_hub import try_to_load_from_cache
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.rows import clean_text
-from penumbra.tasks.negatives.checks import ALWAYS, TRAINING, WORD, normal_form, sentence_fault
+from penumbra.tasks.data.rows import TRAINING, clean_text
+from penumbra.tasks.negatives.checks import ALWAYS, WORD, normal_form, sentence_fault
 from penumbra.tasks.negatives.files import NegativesError, digest_of, rows_of
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
 from penumbra.tasks.stage import Stage, is_planned, logger
-from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, encoder_inputs, model_source
+from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, encoder_inputs, model_source
 from penumbra.tasks.text.wordnet import forms, is_entailed, wordnet_inputs
 
 STAGE = "judging_negatives"
@@ -32,9 +32,6 @@ STAGE = "judging_negatives"
 CHECKS = tuple(name for name in ALWAYS if name not in ("known_words", "test_split"))
 TRUE_ELSEWHERE = "may be true of another moment of the video"
 _VECTORS: dict[str, Vectors] = {}  # of this process: each run is asked the same sentences
-
-
-# -- what may be true of a video ---------------------------------------------------------------------------------------
 
 
 class OwnSentences:
@@ -55,7 +52,8 @@ class OwnSentences:
         own = self.of_video[vid]
         if normal_form(text) in {normal_form(other) for other in own}:
             return True
-        if text in _VECTORS and any(cosine(text, other) > self.ceiling for other in own if other in _VECTORS):
+        known = [_VECTORS[other] for other in own if other in _VECTORS] if text in _VECTORS else []
+        if any(cosine(_VECTORS[text], other) > self.ceiling for other in known):
             return True
         return any(is_said_by(text, other) for other in own)
 
@@ -97,11 +95,6 @@ def encode_once(texts: Iterable[str]) -> bool:
     return True
 
 
-def cosine(text: str, other: str) -> float:
-    """Return the cosine of two texts that are encoded; rounded, because the last bits depend on the machine."""
-    return round(float(np.dot(_VECTORS[text], _VECTORS[other])), 4)
-
-
 def vectors_of(texts: Sequence[str]) -> Vectors:
     """Return the vectors [texts, dimension] of texts that are encoded."""
     return np.stack([_VECTORS[text] for text in texts])
@@ -110,9 +103,6 @@ def vectors_of(texts: Sequence[str]) -> Vectors:
 def text_inputs() -> dict[str, str]:
     """Return the digests of what says whether a text may be true of a video."""
     return wordnet_inputs() | (encoder_inputs("sentence model", local_encoder()) if local_encoder() else {})
-
-
-# -- the stage ---------------------------------------------------------------------------------------------------------
 
 
 def check_splits(annotations: Artifact, splits: tuple[str, ...]) -> None:
@@ -178,7 +168,8 @@ class FalseSentences(Stage):
                 rejected.append(rejection(vid, STAGE, reason, f"line {number}: {text}"))
                 continue
             query = free[vid].pop()
-            similarity = cosine(text, query["query"]) if {text, query["query"]} <= _VECTORS.keys() else None
+            pair = [_VECTORS[it] for it in (text, query["query"]) if it in _VECTORS]
+            similarity = cosine(*pair) if len(pair) == 2 else None
             about = {"qid": query["qid"], "level": 0, "query": query["query"], "negative": text, "words": []}
             origin = {"provider": self.sourcing.kind, "model": self.path.name, "checks": []}
             rows.append({**about, **origin, "similarity": similarity, "plausibility": None})

@@ -20,7 +20,6 @@ from penumbra.tasks.stage import Stage, logger, side_effect_task
 EXAMPLES = 5
 LEVELS = 3
 QUOTED = re.compile(r"'[^']*'")  # a word in a reason
-TRAINING = "training query"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,8 @@ def outcome_line(store: Store, made: Negatives) -> str:
     queries = {row["qid"] for row in store.rows(made.negatives, ["qid"])}
     judging = made.negatives.stage != "negatives"
     splits = Counter(row["split"] for row in store.rows(made.annotations, ["split"]))
-    of = counted(splits.total() - splits["train"], "other query") if judging else counted(splits["train"], TRAINING)
+    training = splits["train"]
+    of = counted(splits.total() - training, "other query") if judging else counted(training, "training query")
     fills = map(store.manifest, made.fills)
     substituted = sum(fill.kept for fill in fills if "substitutes" in fill.parameters)
     refused = read.taken - read.kept

@@ -23,7 +23,7 @@ from penumbra.tasks.negatives.reviews import EDIT, FILLS, STAGE, Row, reviews_of
 from penumbra.tasks.negatives.selection import STAGE as NEGATIVES
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives, NegativesStage
 from penumbra.tasks.negatives.sentence_negatives import IMPORTED, ImportedNegatives, NearestNegatives, first_import
-from penumbra.tasks.stage import build
+from penumbra.tasks.stage import build, zip_parts
 from penumbra.tasks.text.embeddings import Encoding
 
 SHOWN = 100  # characters of a refused row
@@ -145,7 +145,7 @@ def edit_faults(store: Store, reviewed: Artifact) -> Callable[[Row, str], str]:
     """
     parents, choosing = parents_of(store, reviewed), settings_of(store, reviewed, Choosing)
     [annotations], [tags] = parents["annotations"], parents["tags"]
-    leakage = LeakageFilter(queries_with_tokens(annotations, tags), every=choosing.guard == "all")
+    leakage = LeakageFilter(queries_with_tokens(zip_parts(annotations, tags)), every=choosing.guard == "all")
     vids, videos = dict[str, str](), defaultdict[str, set[str]](set)
     for row in store.rows(annotations, ["qid", "vid", "query"]):
         vids[row["qid"]] = row["vid"]
@@ -168,7 +168,7 @@ def keep(store: Store, review: Review) -> Artifact:
 def parents_of(store: Store, artifact: Artifact) -> dict[str, list[Artifact]]:
     parents = defaultdict[str, list[Artifact]](list)
     for parent in store.manifest(artifact).parents:
-        parents[parent.stage].append(parent.model_copy(update={"root": store.root}))
+        parents[parent.stage].append(parent)
     return parents
 
 

@@ -6,10 +6,11 @@ levels as fit together. docs/does-it-help.md has other criteria that were tried:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property, partial
+from itertools import combinations, islice, pairwise, product
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,31 +23,27 @@ from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.checks import (
-    ALWAYS,
-    HELD_OUT,
-    SLOT_CHECKS,
-    TRAINING,
-    Candidate,
-    Checks,
-    LeakageFilter,
-    queries_with_tokens,
-)
-from penumbra.tasks.negatives.choice import Candidates, Query, choose
+from penumbra.tasks.data.rows import TRAINING
+from penumbra.tasks.negatives.checks import ALWAYS, SLOT_CHECKS, Candidate, Checks, LeakageFilter, queries_with_tokens
 from penumbra.tasks.negatives.fills import FILLED, masked_queries, put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
 from penumbra.tasks.negatives.reviews import EDIT, FILLS, REJECTED, Verdicts
-from penumbra.tasks.stage import Parameters, Stage, read_part
+from penumbra.tasks.progress import counting
+from penumbra.tasks.stage import Parameters, Stage, read_part, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
-from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
+from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, vectors_by_text
 from penumbra.tasks.text.relations import Tokens
 from penumbra.tasks.text.tags import load_pipeline
 from penumbra.tasks.text.wordnet import wordnet_inputs
 
 STAGE = "negatives"
+LEVELS = (1, 2, 3)
+LEVEL_SETS = [levels for size in (3, 2, 1) for levels in combinations(LEVELS, size)]  # most levels first
+MOST_CHAINS = 256  # that are considered at a time
 REFUSED = "candidate refused"
 NOT_FALLING = "no candidate keeps the level before and is further from the query than it"
+Chain = tuple[Candidate, ...]  # one candidate for each of some levels
 
 
 class Choosing(Parameters):
@@ -67,7 +64,7 @@ class Choosing(Parameters):
 
     @property
     def checks(self) -> tuple[str, ...]:
-        return ALWAYS if self.guard == "queries" else (*ALWAYS, *HELD_OUT)
+        return ALWAYS if self.guard == "queries" else (*ALWAYS, "composition", "novel_word")
 
 
 def rows_for_display(rows: Rows) -> Rows:
@@ -121,7 +118,7 @@ class NegativesStage(Stage):
         plausibility = Plausibility()
 
         def queries() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-            for row, tokens in queries_with_tokens(self.annotations, self.tags):
+            for row, tokens in queries_with_tokens(zip_parts(self.annotations, self.tags)):
                 if row["split"] == TRAINING:
                     plausibility.add(row["vid"], tokens)
                 yield row, tokens
@@ -152,16 +149,14 @@ class NegativesStage(Stage):
         return str(Store().manifest(self.tags).parameters["spacy_model"])
 
     def tokenise(self, text: str) -> list[str]:
-        return [token.text for token in load_pipeline(self.spacy_model).make_doc(text)]
+        """Return the tokens of a text in lower case."""
+        return [token.text.lower() for token in load_pipeline(self.spacy_model).make_doc(text)]
 
     def check_sentence(
         self, qid: str, tokens: Tokens, level: int, queries: set[str], text: str
     ) -> tuple[tuple[str, ...], list[str]]:
-        """Return the words by which a sentence differs from a query, and the names of the checks that it passes.
-
-        A sentence with another number of tokens than the query has no such words.
-        """
-        others = [word.lower() for word in self.tokenise(text)]
+        """Return the words by which a sentence of as many tokens differs from a query, and the checks it passes."""
+        others = self.tokenise(text)
         pairs = list(zip(tokens, others, strict=True)) if len(others) == len(tokens) else []
         apart = [(at, token, other) for at, (token, other) in enumerate(pairs) if token["text"].lower() != other]
         slots = tuple(Slot(at, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for at, t, _ in apart)
@@ -188,14 +183,118 @@ class NegativesStage(Stage):
         """
         natural, least = self.human_text[1].score(words), dict[str, float]()
         for row in rows:
-            qid, cosine = row["qid"], row["similarity"]
-            row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
-            row["checks"] += ["falling"] if cosine < least.get(qid, np.inf) else []
-            least[qid] = min(cosine, least.get(qid, np.inf))
+            qid, similarity = row["qid"], row["similarity"]
+            row["checks"] += ["ceiling"] if similarity <= self.choosing.ceiling else []
+            row["checks"] += ["falling"] if similarity < least.get(qid, np.inf) else []
+            least[qid] = min(similarity, least.get(qid, np.inf))
             row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
 
 
-# -- negatives of fills -----------------------------------------------------------------------------------------------
+class Candidates:
+    """The candidates of a query at a level, in the order of the providers, each text once.
+
+    A candidate is checked when it is needed, because most queries take the first one that passes. `refusals` counts the
+    reasons of those that do not pass.
+    """
+
+    def __init__(self, fills: Iterable[Candidate], refusal: Callable[[Sequence[str], str], str]) -> None:
+        distinct: dict[str, Candidate] = {}
+        for fill in fills:
+            distinct.setdefault(fill.text, fill)
+        self._untried, self._refusal = iter(distinct.values()), refusal
+        self._passed: list[Candidate] = []
+        self.refusals = Counter[str]()
+
+    def first(self, most: int) -> list[Candidate]:
+        """Return the first `most` candidates that pass, or all if there are fewer."""
+        while len(self._passed) < most and (fill := next(self._untried, None)):
+            if reason := self._refusal(fill.words, fill.text):
+                self.refusals[reason] += 1
+            else:
+                fill.rank = len(self._passed)
+                self._passed.append(fill)
+        return self._passed[:most]
+
+
+@dataclass
+class Query:
+    """A query with its candidates by level, and the lemmatised queries of its video.
+
+    A level of `accepted` has one candidate, which a reviewer accepted. `edits` are sentences that a reviewer wrote.
+    """
+
+    masked: MaskedQuery
+    text: str
+    candidates: dict[int, Candidates] = field(default_factory=dict)
+    same_video: set[str] = field(default_factory=set)
+    accepted: set[int] = field(default_factory=set)
+    edits: dict[int, Candidate] = field(default_factory=dict)
+
+    def has(self, levels: Sequence[int]) -> bool:
+        """Return whether any candidate of each of these levels passes."""
+        return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
+
+    def chains(self, levels: Sequence[int]) -> Iterator[Chain]:
+        """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the one before.
+
+        Chains of the first candidate of each level come first, then those of the first two, of four, and so on. A level
+        with the slots of the level before can't keep its words: then every candidate goes with every chain.
+        """
+        done, most = 0, 1
+        while True:
+            offered = [self.candidates[level].first(most) for level in levels]
+            if max(map(len, offered)) <= done:
+                return
+            chains: Iterable[Chain] = zip(offered[0])
+            for pair, candidates in zip(pairwise(levels), offered[1:], strict=True):
+                chains = self._longer(list(chains), *pair, candidates)
+            distinct = (chain for chain in chains if len({it.text for it in chain}) == len(chain))
+            ranked = [(max(it.rank for it in chain), chain) for chain in islice(distinct, MOST_CHAINS)]
+            yield from (chain for rank, chain in sorted(ranked, key=lambda pair: pair[0]) if rank >= done)
+            done, most = most, 2 * most
+
+    def _longer(
+        self, chains: Sequence[Chain], before: int, level: int, candidates: Sequence[Candidate]
+    ) -> Iterator[Chain]:
+        """Yield each chain with each candidate of a level that keeps the words of its last one (level `before`)."""
+        slots = [slot.token for slot in self.masked.levels[level - 1]]
+        kept = [slots.index(slot.token) for slot in self.masked.levels[before - 1]]
+        for candidate in candidates:
+            words = tuple([candidate.words[place] for place in kept])
+            yield from ((*it, candidate) for it in chains if len(kept) == len(slots) or it[-1].words == words)
+
+
+def choose(
+    queries: Sequence[Query], vectors: Mapping[str, Vectors], encode: Callable[[Sequence[str]], Vectors], ceiling: float
+) -> dict[str, dict[int, tuple[Candidate, float]]]:
+    """Return each query's choice by its id: a candidate and its cosine to the query for each level that has one.
+
+    All queries try their first chain; queries whose chain fails try their second one, and so on. The levels of a chain
+    are compared one after the other, so that the texts after a failed level are not encoded. `vectors` are the
+    embeddings of the queries by text; `ceiling` is the highest cosine of level 1 to the query.
+    """
+    encoded, choices = dict[str, Vectors](), dict[str, dict[int, tuple[Candidate, float]]]()
+    tick = counting("queries", len(queries))
+    for has_accepted, levels in product((True, False), LEVEL_SETS):  # first the sets with all accepted levels
+        undecided = [query for query in queries if query.masked.qid not in choices]
+        possible = [query for query in undecided if query.accepted.issubset(levels) == has_accepted]
+        left = [(query, query.chains(levels)) for query in possible if query.has(levels)]
+        while left:
+            trying = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
+            holding = [(query, chain, list[float]()) for query, _, chain in trying]
+            for place in range(len(levels)):
+                fresh = sorted({chain[place].text for _, chain, _ in holding} - encoded.keys())
+                encoded |= zip(fresh, encode(fresh), strict=True) if fresh else ()
+                compared, holding = holding, []
+                for query, chain, cosines in compared:
+                    similarity = cosine(vectors[query.text], encoded[chain[place].text])
+                    if similarity < cosines[-1] if cosines else similarity <= ceiling:
+                        holding.append((query, chain, [*cosines, similarity]))
+            for query, chain, cosines in holding:
+                choices[query.masked.qid] = dict(zip(levels, zip(chain, cosines, strict=True), strict=True))
+                tick(1)
+            left = [(query, chains) for query, chains, _ in trying if query.masked.qid not in choices]
+    return choices
 
 
 @dataclass(frozen=True)
@@ -226,7 +325,7 @@ class ChosenNegatives(NegativesStage):
             qid, own = query.masked.qid, list[dict[str, Any]]()
             chosen = choices.get(qid, {})
             for level, edit in query.edits.items():
-                chosen[level] = edit, round(float(np.dot(vectors[query.text], encoder([edit.text])[0])), 4)
+                chosen[level] = edit, cosine(vectors[query.text], encoder([edit.text])[0])
             words = {query.text: [token["text"].lower() for token in query.masked.tokens]}
             for level in sorted({*query.candidates, *query.edits}):
                 refusals = query.candidates[level].refusals if level in query.candidates else {}
@@ -236,7 +335,11 @@ class ChosenNegatives(NegativesStage):
                     reason = NOT_FALLING if query.has([level]) else next(iter(refusals))
                     rejected.append(rejection(qid, STAGE, reason, f"level {level}: {query.text}"))
                     continue
-                (candidate, cosine), changed, checks = chosen[level], chosen[level][0].words, list(self.checks.names)
+                (candidate, similarity), changed, checks = (
+                    chosen[level],
+                    chosen[level][0].words,
+                    list(self.checks.names),
+                )
                 words[candidate.text] = self._tokens_of(query, level, candidate)
                 if candidate.verdict:
                     notes[f"by a reviewer, level {level}: {candidate.verdict}"] += 1
@@ -244,7 +347,7 @@ class ChosenNegatives(NegativesStage):
                     changed, checks = self.check_sentence(*about, candidate.text)
                 row = {"qid": qid, "level": level, "query": query.text, "negative": candidate.text}
                 row |= {"words": list(changed), "provider": candidate.provider, "model": candidate.model}
-                own.append(row | {"similarity": cosine, "checks": checks})
+                own.append(row | {"similarity": similarity, "checks": checks})
             self.measure(own, words)
             rows += own
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
@@ -290,7 +393,7 @@ class ChosenNegatives(NegativesStage):
 
     def _tokens_of(self, query: Query, level: int, candidate: Candidate) -> list[str]:
         if candidate.verdict == EDIT:
-            return [token.lower() for token in self.tokenise(candidate.text)]
+            return self.tokenise(candidate.text)
         tokens = [token["text"].lower() for token in query.masked.tokens]
         for slot, word in zip(query.masked.levels[level - 1], candidate.words, strict=True):
             tokens[slot.token] = word

@@ -7,11 +7,11 @@ enforced; a sentence with as many tokens as its query has a slot for each token 
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,33 +19,20 @@ from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.checks import TRAINING, normal_form, sentence_fault
-from penumbra.tasks.negatives.choice import LEVELS
+from penumbra.tasks.data.rows import TRAINING
+from penumbra.tasks.negatives.checks import Candidate, normal_form, sentence_fault
 from penumbra.tasks.negatives.files import Entry, NegativesError, digest_of, read_entries
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, Queries
-from penumbra.tasks.negatives.reviews import EDIT, REJECTED, REVIEWER
-from penumbra.tasks.negatives.selection import STAGE, Choosing, NegativesStage
+from penumbra.tasks.negatives.reviews import REJECTED
+from penumbra.tasks.negatives.selection import LEVELS, STAGE, Choosing, NegativesStage
 from penumbra.tasks.stage import read_part, run
-from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
+from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, vectors_by_text
 
 BLOCK = 512  # queries compared with all others at once
 TOO_FEW = "no training query is that far down"
 IMPORTED = "imported"
 Row = dict[str, Any]
-
-
-class Sentence(NamedTuple):
-    """A negative of a query at a level; `model` names its origin, `changes` what `clean_text` changed.
-
-    `verdict` is that of a reviewer who accepted the sentence or wrote it, or ''.
-    """
-
-    qid: str
-    level: int
-    text: str
-    model: str
-    changes: tuple[str, ...] = ()
-    verdict: str = ""
+Chosen = dict[str, dict[int, Candidate]]  # by query id and level
 
 
 @dataclass(frozen=True)
@@ -78,10 +65,8 @@ class SentenceNegatives(NegativesStage):
         return {text: v for part in Store().parts(self.embeddings) for text, v in vectors_by_text(part).items()}
 
     @abstractmethod
-    def sentences(
-        self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
-    ) -> tuple[list[Sentence], list[Row]]:
-        """Return the sentences of part `piece`, query by query with rising levels, and its refusals.
+    def sentences(self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]) -> tuple[Chosen, list[Row]]:
+        """Return the sentences of part `piece`, and its refusals.
 
         `queries` are the annotations of its training queries, `videos` the lemmatised queries of each of its videos.
         """
@@ -89,47 +74,32 @@ class SentenceNegatives(NegativesStage):
     def part(self, piece: int) -> Part:
         """Return one part: its sentences with the checks that they pass, their cosines, and how natural they read."""
         annotations, tags = read_part(piece, self.annotations, self.tags)
-        rows = annotations.select(["qid", "vid", "split", "query"]).to_pylist()
-        queries = {row["qid"]: row for row in rows if row["split"] == TRAINING}
+        queries = annotations.select(["qid", "vid", "split", "query"]).to_pylist()
+        queries = [row for row in queries if row["split"] == TRAINING]
         videos = self.queries_of_videos(annotations)
-        sentences, rejected = self.sentences(piece, list(queries.values()), videos)
-        sentences = self._with_approved(sentences, queries, videos)
+        chosen, rejected = self.sentences(piece, queries, videos)
         tokens = {row["qid"]: row["tokens"] for row in tags.select(["qid", "tokens"]).to_pylist()}
-        rows, words = list[Row](), dict[str, list[str]]()
-        for it in sentences:
-            query, own = queries[it.qid]["query"], tokens[it.qid]
-            changed, checks = self.check_sentence(it.qid, own, it.level, videos[queries[it.qid]["vid"]], it.text)
-            provider = REVIEWER if it.verdict == EDIT else self.sourcing.source
-            about = {"qid": it.qid, "level": it.level, "query": query, "negative": it.text, "words": list(changed)}
-            rows.append({**about, "provider": provider, "model": it.model, "checks": checks})
-            words[it.text] = [token.lower() for token in self.tokenise(it.text)]
+        rows, words, notes = list[Row](), dict[str, list[str]](), Counter[str]()
+        for row in queries:
+            qid, query, same_video = row["qid"], row["query"], videos[row["vid"]]
+            own, fits = chosen.get(qid, {}), partial(self.is_negative, query, same_video)
+            texts = {level: it.text for level, it in own.items()}
+            own |= self.verdicts.approved(qid, query, self.sourcing.source, fits, texts)
+            for level, it in sorted(own.items()):
+                changed, checks = self.check_sentence(qid, tokens[qid], level, same_video, it.text)
+                about = {"qid": qid, "level": level, "query": query, "negative": it.text, "words": list(changed)}
+                rows.append({**about, "provider": it.provider, "model": it.model, "checks": checks})
+                words[it.text] = self.tokenise(it.text)
+                notes.update(f"negative: {change}" for change in it.changes)
+                if it.verdict:
+                    notes[f"by a reviewer, level {level}: {it.verdict}"] += 1
         words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
         fresh = sorted(words.keys() - self.vectors.keys())
         vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
         for row in rows:
-            # rounded: the last bits depend on the machine and must not decide
-            row["similarity"] = round(float(np.dot(vectors[row["query"]], vectors[row["negative"]])), 4)
+            row["similarity"] = cosine(vectors[row["query"]], vectors[row["negative"]])
         self.measure(rows, words)
-        notes = Counter(f"negative: {change}" for sentence in sentences for change in sentence.changes)
-        notes.update(f"by a reviewer, level {it.level}: {it.verdict}" for it in sentences if it.verdict)
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
-
-    def _with_approved(
-        self, sentences: Sequence[Sentence], queries: Mapping[str, Row], videos: Mapping[str, set[str]]
-    ) -> list[Sentence]:
-        """Return the sentences; what a reviewer accepted or wrote takes the place of its query's at that level."""
-        by_query = defaultdict[str, dict[int, Sentence]](dict)
-        for sentence in sentences:
-            by_query[sentence.qid][sentence.level] = sentence
-        for qid, row in queries.items():
-            own, fits = by_query[qid], partial(self.is_negative, row["query"], videos[row["vid"]])
-            texts = {level: sentence.text for level, sentence in own.items()}
-            for level, it in self.verdicts.approved(qid, row["query"], self.sourcing.source, fits, texts):
-                own[level] = Sentence(qid, level, it.text, it.model, verdict=it.verdict)
-        return [by_query[qid][level] for qid in queries for level in sorted(by_query[qid])]
-
-
-# -- the nearest queries ----------------------------------------------------------------------------------------------
 
 
 def ranked(
@@ -167,10 +137,9 @@ class NearestNegatives(SentenceNegatives):
         matrix = np.stack([self.vectors[text] for text in texts]) if texts else np.zeros((0, 0), np.float32)
         return texts, [leakage.lemmatised(text) for text in texts], matrix
 
-    def sentences(
-        self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
-    ) -> tuple[list[Sentence], list[Row]]:
-        sentences, rejected, ranks = list[Sentence](), list[Row](), self.sourcing.ranks
+    def sentences(self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]) -> tuple[Chosen, list[Row]]:
+        chosen, rejected, ranks = Chosen(), list[Row](), self.sourcing.ranks
+        origin = self.sourcing.source, self.encoding.sentence_model
         texts, lemmas, matrix = self.candidates
         for start in range(0, len(queries), BLOCK):
             block = queries[start : start + BLOCK]
@@ -180,14 +149,11 @@ class NearestNegatives(SentenceNegatives):
                 refused = self.verdicts.rejected(query["qid"], query["query"])
                 forbidden = videos[query["vid"]] | {self.leakage.lemmatised(text) for text in refused}
                 found = ranked(near, lemmas, forbidden, self.choosing.ceiling, ranks)
-                for level, index in enumerate(found, 1):
-                    sentences.append(Sentence(query["qid"], level, texts[index], self.encoding.sentence_model))
+                candidates = [Candidate(texts[index], (), *origin) for index in found]
+                chosen[query["qid"]] = dict(enumerate(candidates, 1))
                 for level in range(len(found) + 1, len(ranks) + 1):
                     rejected.append(rejection(query["qid"], STAGE, TOO_FEW, f"level {level}: {query['query']}"))
-        return sentences, rejected
-
-
-# -- the negatives of a file ------------------------------------------------------------------------------------------
+        return chosen, rejected
 
 
 @dataclass(frozen=True)
@@ -235,25 +201,22 @@ class ImportedNegatives(SentenceNegatives):
             )
         return by_query
 
-    def sentences(
-        self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
-    ) -> tuple[list[Sentence], list[Row]]:
-        sentences, rejected = list[Sentence](), list[Row]()
+    def sentences(self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]) -> tuple[Chosen, list[Row]]:
+        chosen, rejected, origin = Chosen(), list[Row](), (self.sourcing.source, self.path.name)
         for entry in self.entries.get("", ()) if piece == 0 else ():
             split = self.splits.get(entry.qid)
             reason = f"its query is of split {split}, not of train" if split else "no query has its qid"
             rejected.append(rejection(entry.qid, STAGE, entry.fault or reason, entry.value))
         for query in queries:
-            levels = set[int]()
+            own = chosen.setdefault(query["qid"], {})
             for entry in self.entries.get(query["qid"], ()):
-                if reason := self._fault(entry, query["query"], levels):
+                if reason := self._fault(entry, query["query"], own):
                     rejected.append(rejection(entry.qid, STAGE, reason, entry.value))
                 else:
-                    levels.add(entry.level)
-                    sentences.append(Sentence(entry.qid, entry.level, entry.text, self.path.name, entry.changes))
-        return sentences, rejected
+                    own[entry.level] = Candidate(entry.text, (), *origin, changes=entry.changes)
+        return chosen, rejected
 
-    def _fault(self, entry: Entry, query: str, levels: set[int]) -> str:
+    def _fault(self, entry: Entry, query: str, levels: Collection[int]) -> str:
         """Return why an entry can't be a negative of a query that has negatives of these levels, or ''."""
         if entry.fault:
             return entry.fault

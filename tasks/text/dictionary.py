@@ -84,6 +84,9 @@ class Offer(NamedTuple):
     total: int
 
 
+Choice = tuple[tuple[str, str], Offer, tuple[int, ...]]  # class and tag, words on offer, indices of forms of its own
+
+
 class Dictionary:
     """The dictionary, with the lookups that providers and checks need.
 
@@ -95,7 +98,7 @@ class Dictionary:
         self.lemmas: dict[tuple[str, str, str], str] = {}
         self.forms: dict[str, set[str]] = {}
         self._related: dict[tuple[str, str, str], set[str]] = defaultdict(set)  # words by primitive, tag and lemma
-        self._choices: dict[tuple[str, str, str, str, bool], tuple[tuple[str, str], Offer, tuple[int, ...]]] = {}
+        self._choices: dict[tuple[str, str, str, str, bool], Choice] = {}
         counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for row in sorted(table.to_pylist(), key=lambda row: (row["count"], row["lemma"])):
             primitive, tag, word, lemma = row["primitive"], row["tag"], row["word"], row["lemma"]
@@ -115,9 +118,7 @@ class Dictionary:
         """Return the words for a slot; an empty offer if the training split has none."""
         return self.offers.get((primitive, tag), Offer([], {}, 0))
 
-    def choice(
-        self, primitive: str, tag: str, word: str, lemma: str, is_subject: bool = False
-    ) -> tuple[tuple[str, str], Offer, tuple[int, ...]]:
+    def choice(self, primitive: str, tag: str, word: str, lemma: str, is_subject: bool = False) -> Choice:
         """Return what a slot is offered: a class and tag, their words, and the indices of words that it must not take.
 
         These are its own word and inflections of it. The tag is its own, or the nearest if that has no other word (it
@@ -141,8 +142,6 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class WordCounts(Stage):
-    """The number of occurrences of each primitive in the training split."""
-
     name = STAGE
     version = 2
     unit = "word"
@@ -152,7 +151,6 @@ class WordCounts(Stage):
     tags: Artifact
 
     def part(self, piece: int) -> Part:
-        """Count all queries; the dictionary has one part."""
         return dictionary_part(zip_parts(self.annotations, self.tags))
 
 

@@ -121,6 +121,11 @@ def encode(texts: Sequence[str], encoding: Encoding) -> Vectors:
     return vectors
 
 
+def cosine(one: Vectors, other: Vectors) -> float:
+    """Return the cosine of two unit vectors, rounded: the last bits depend on the machine and must not decide."""
+    return round(float(np.dot(one, other)), 4)
+
+
 def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
     """Return the vectors of a part of `embeddings`, by text."""
     flat = embeddings["embedding"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
@@ -130,8 +135,6 @@ def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
 
 @dataclass(frozen=True)
 class Embeddings(SplitsStage):
-    """A vector for each distinct query of some splits of a part."""
-
     name = STAGE
     version = 2
     unit = "text"

@@ -71,13 +71,11 @@ def render(tokens: list[dict[str, Any]], words: dict[int, str]) -> str:
     return "".join(words.get(i, t["text"]) + (" " if t["space_after"] else "") for i, t in enumerate(tokens)).strip()
 
 
-def mask_query(
-    tokens: list[dict[str, Any]], ratios: tuple[float, float, float], primitives: Sequence[str] = ORDER
-) -> list[dict[str, Any]]:
+def mask_query(tokens: list[dict[str, Any]], masking: Masking) -> list[dict[str, Any]]:
     """Return the three levels of a query, without its qid; nothing if it has no primitive that may be masked."""
-    order = masking_order(tokens, primitives)
-    levels = []
-    for level, (ratio, count) in enumerate(zip(ratios, slot_counts(len(order), ratios), strict=True), 1):
+    order, levels = masking_order(tokens, masking.primitives), []
+    counts = slot_counts(len(order), masking.ratios)
+    for level, (ratio, count) in enumerate(zip(masking.ratios, counts, strict=True), 1):
         masked = sorted(order[:count])
         text = render(tokens, dict.fromkeys(masked, MASK))
         names = {"primitive": "primitive", "tag": "tag", "word": "text"}
@@ -86,18 +84,12 @@ def mask_query(
     return levels if order else []
 
 
-def mask_part(
-    annotations: pa.Table,
-    tags: pa.Table,
-    ratios: tuple[float, float, float],
-    primitives: Sequence[str] = ORDER,
-    wanted: Sequence[str] = TRAINING,
-) -> Part:
+def mask_part(annotations: pa.Table, tags: pa.Table, masking: Masking, wanted: Sequence[str] = TRAINING) -> Part:
     rows, rejected, taken = list[dict[str, Any]](), [], 0
     for row, tagged in zip(annotations.select(["split", "query"]).to_pylist(), tags.to_pylist(), strict=True):
         if row["split"] in wanted:
             taken += 1
-            levels = mask_query(tagged["tokens"], ratios, primitives)
+            levels = mask_query(tagged["tokens"], masking)
             rows += [{"qid": tagged["qid"], **level} for level in levels]
             if not levels:
                 rejected.append(rejection(tagged["qid"], STAGE, "query has no primitive to mask", row["query"]))
@@ -106,8 +98,6 @@ def mask_part(
 
 @dataclass(frozen=True)
 class Masks(SplitsStage):
-    """The queries of some splits, masked at three levels."""
-
     name = STAGE
     version = 1
 
@@ -118,4 +108,4 @@ class Masks(SplitsStage):
 
     def part(self, piece: int) -> Part:
         annotations, tags = read_part(piece, self.annotations, self.tags)
-        return mask_part(annotations, tags, self.masking.ratios, self.masking.primitives, self.splits)
+        return mask_part(annotations, tags, self.masking, self.splits)

@@ -21,7 +21,7 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.progress import followed
+from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, read_part
 
 if TYPE_CHECKING:
@@ -133,8 +133,10 @@ def tag_texts(texts: Iterable[str], nlp: "Language") -> Iterator[list[dict[str, 
     """Yield the tokens of each text in order; a text that occurs twice is parsed once."""
     texts = list(texts)
     distinct = sorted(set(texts), key=len)
-    docs = nlp.pipe(distinct, batch_size=256)
-    parsed = {doc.text: describe(doc) for doc in followed(docs, "texts", len(distinct))}
+    tick, parsed = counting("texts", len(distinct)), dict[str, list[dict[str, object]]]()
+    for doc in nlp.pipe(distinct, batch_size=256):
+        parsed[doc.text] = describe(doc)
+        tick(1)
     return (parsed[text] for text in texts)
 
 
@@ -155,8 +157,6 @@ def rows_for_display(rows: Rows) -> Rows:
 
 @dataclass(frozen=True)
 class Tags(Stage):
-    """The tokens of every query."""
-
     name = STAGE
     version = 1
 

@@ -46,8 +46,6 @@ def split_query(tokens: Sequence[dict[str, Any]]) -> tuple[str, str, bool]:
 
 @dataclass(frozen=True)
 class VisualDynamicQueries(Stage):
-    """The static and the dynamic part of every query of every split."""
-
     name = STAGE
     version = 1
 

@@ -245,9 +245,6 @@ def _listed(primitive: str) -> dict[str, set[str]]:
     return listed
 
 
-# -- valence ----------------------------------------------------------------------------------------------------------
-
-
 def takes_object(verb: str) -> bool:
     """Return whether a verb (a lemma) can take a direct object by its common senses; True if unknown."""
     return verb in LISTS["take an object, too"] or _has_valence(verb, OBJECT)
@@ -264,17 +261,11 @@ def _has_valence(verb: str, bit: int) -> bool:
     return not common or any(valence & bit for synset, _, valence in _all_senses(verb, "v") if synset in common)
 
 
-# -- terms of two words -----------------------------------------------------------------------------------------------
-
-
 @cache
 def terms() -> Mapping[str, Sequence[str]]:
     """Return the nouns and adjectives that stand before a noun in a term of two words ("bread knife"), by the noun."""
     lines = gzip.decompress(TERMS.read_bytes()).decode().splitlines()
     return {noun: modifiers.split(" ") for noun, _, modifiers in (line.partition(" ") for line in lines)}
-
-
-# -- how alike --------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1 << 18)

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,14 +79,14 @@ def test_without_bars_the_log_tells_how_much_is_done(
     assert caplog.messages == ["fills: 3,000 of 5,000 queries", "fills: 5,000 of 5,000 queries"]
 
 
-def test_the_time_left_is_that_of_the_rows_that_are_left(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_the_time_left_is_that_of_the_rows_that_are_left_of_a_parent_in_another_store(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def part(rows: int) -> Part:
         return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
 
     parts = [lambda rows=rows: part(rows) for rows in (3, 1, 0)]
-    fills = store.build(Work("toy", "rejected", 1), parts)
+    fills = Store(str(tmp_path / "elsewhere")).build(Work("toy", "rejected", 1), parts)
     seconds = count(step=30)
     monkeypatch.setattr(stages, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(stages, "logger", lambda: logging.getLogger("stages"))

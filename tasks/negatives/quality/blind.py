@@ -46,6 +46,8 @@ def write_sheet(store: Store, references: Sequence[str], count: int, seed: int, 
             before = [texts[row.qid, level] for level in range(1, row.level) if (row.qid, level) in texts]
             about = {"origin": origin, "level": row.level, "draw": row_seed(seed, row.query, row.level)}
             rows.append({**about, "query": row.query, "levels_before": " → ".join(before), "negative": row.negative})
+    if not rows:
+        raise NegativesError(f"{', '.join(references)}: there is no negative to judge: build negatives again")
     groups = pd.DataFrame(rows).drop_duplicates(["origin", "level", "query"]).sort_values("draw")
     sizes = groups.groupby(["origin", "level"]).size()
     each = min(count // len(sizes), sizes.min())

@@ -5,7 +5,7 @@ LM(random fills)) / (LM(queries) − LM(random fills))`, LM being the mean log-p
 interpolated Kneser-Ney trigram model (discount 0.75) of human sentences that the provider did not draw from.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import isfinite, isnan
@@ -19,15 +19,13 @@ from numpy.typing import NDArray
 
 from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples, wilson
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
-from penumbra.tasks.negatives.quality.negatives import Negative
-from penumbra.tasks.negatives.quality.reference import Reference, Tokens, words_of
-from penumbra.tasks.text.relations import relations
+from penumbra.tasks.negatives.quality.negatives import Negative, Reference, words_of
+from penumbra.tasks.text.relations import Relation, Tokens, relations
 
 ALL, CONTROL, QUERIES = "all", "control: ", "originals"
 RANDOM_FILLS = f"{CONTROL}random fills"
 NATURALNESS = "naturalness"  # by the language model
 EVERY_LEVEL = 0  # the level of a figure that belongs to no single level
-TOTALS = ("false_negatives", "copies", "leaks", "held_out")  # are numbers of rows, not shares
 PARAPHRASE = 0.90
 DECIMALS = 6  # further digits depend on the number of threads
 FOLDS = 5
@@ -35,6 +33,7 @@ MIN_ROWS = 200  # of a level; below, the AUC of queries against other queries le
 SENTENCES, VIDEOS = 50, 10  # fewer say nothing about how natural a level is
 HALF, WIDEST = 0.5, 1.0
 MIN_HUMAN = 500  # sentences of human text; below, plausibility and relations still change with every sentence
+Rows = Sequence[Negative]
 Numbers = NDArray[Any]
 Columns = dict[str, tuple[Numbers, Numbers]]  # metric → what was counted in each row, and out of how much
 
@@ -60,14 +59,14 @@ def providers_of(places: pd.DataFrame) -> list[str]:
     return [ALL, *(alone if len(alone) > 1 else [])]
 
 
-def groups_of(places: pd.DataFrame) -> Iterator[tuple[int, str, Ids]]:
-    """Yield each level, each of its names, and the numbers of their rows."""
-    names = providers_of(places)
+def groups_of(places: pd.DataFrame) -> Iterator[tuple[int, str, Ids, Ids]]:
+    """Yield each level, each of its names, the numbers of their rows, and the video of each row."""
+    names, videos = providers_of(places), places["video"].to_numpy()
     for level in sorted(places["level"].unique()):
         for name in names:
             chosen = (places["level"] == level) & ((name == ALL) | (places["provider"] == name))
             if chosen.any():
-                yield int(level), name, np.flatnonzero(chosen)
+                yield int(level), name, np.flatnonzero(chosen), videos[chosen]
 
 
 @dataclass
@@ -79,7 +78,7 @@ class Figures:
     rows: list[dict[str, Any]] = field(default_factory=list)
     votes: dict[tuple[int, str], dict[str, Verdict]] = field(default_factory=dict)  # by level and provider; by judge
 
-    def places(self, rows: pa.Table | Sequence[Negative]) -> pd.DataFrame:
+    def places(self, rows: pa.Table | Rows) -> pd.DataFrame:
         """Return `level`, `provider` and `video` (its number) of rows of `measures`, or of negatives."""
         columns = ["level", "provider", "vid"]
         if isinstance(rows, pa.Table):
@@ -97,25 +96,152 @@ class Figures:
                 self.rows.append({**about, "value": round(value, DECIMALS)})
 
     def put_columns(self, places: pd.DataFrame, columns: Columns) -> None:
-        """Add the sum of each column that is a total, and the share or mean of any other.
+        """Add the share or mean of each column.
 
         A share of none or of all rows, which has no interval, gets Wilson's, for which each video counts as one row.
         """
-        numbers = places["video"].to_numpy()
-        for level, name, chosen in groups_of(places):
+        for level, name, chosen, videos in groups_of(places):
             for metric, (counted, out_of) in columns.items():
-                mine = chosen[out_of[chosen] > 0]
-                if not len(mine):
+                known = out_of[chosen] > 0
+                if not known.any():
                     continue
-                videos, numerators = numbers[mine], counted[mine].astype(np.float64)
-                if metric.split(".", maxsplit=1)[0] in TOTALS:
-                    found = self.resamples.total(videos, numerators)
-                else:
-                    found = self.resamples.ratio(videos, numerators, out_of[mine].astype(np.float64))
-                    if found.value in (0, 1) and found.low == found.high:
-                        size = len(np.unique(videos))
-                        found = wilson(found.value * size, size)
+                numerators, denominators = (it[chosen][known].astype(np.float64) for it in (counted, out_of))
+                found = self.resamples.ratio(videos[known], numerators, denominators)
+                if found.value in (0, 1) and found.low == found.high:
+                    size = len(np.unique(videos[known]))
+                    found = wilson(found.value * size, size)
                 self.put(level, name, metric, found)
+
+    def put_measures(self, measures: pa.Table, reference: Reference) -> None:
+        """Add the figures of the table `measures`: shares, and numbers of rows with a leak or a copy."""
+
+        def numbers(name: str) -> Numbers:
+            column = measures[name]
+            column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+            return np.asarray(pc.fill_null(column, 0).to_numpy())
+
+        def known(name: str) -> Numbers:
+            return np.asarray(measures[name].is_valid().cast(pa.int8()).to_numpy())
+
+        ones, slots = np.ones(len(measures), dtype=np.int8), numbers("slots")
+        shares: Columns = {
+            "template_kept": (numbers("template_kept"), known("template_kept")),
+            "closed_vocabulary": (numbers("closed_vocabulary"), ones),
+            "same_slot_class": (numbers("same_slot_class"), slots),
+            "equal_to_original": (numbers("equal_to_original"), slots),
+            "may_be_true": (numbers("may_be_true"), known("may_be_true")),
+        }
+        totals = {
+            "copies": numbers("copy"),
+            "false_negatives": numbers("false_negative"),
+            "false_negatives.lemmatised": numbers("false_negative_lemmatised"),
+        }
+        if reference.leakage.is_labelled:
+            totals["held_out.compositions"] = numbers("held_out_composition")
+            totals["held_out.words"] = numbers("held_out_word")
+        if reference.tests:
+            trained, splits = numbers("trained"), measures["test_splits"].to_pylist()
+            tested = np.array([bool(several) for several in splits], dtype=np.int8)
+            totals |= {"leaks": tested * (1 - trained), "leaks.trained": tested * trained}
+            for split in reference.tests:
+                of_split = np.array([split in several for several in splits], dtype=np.int8)
+                totals[f"leaks.{split}"] = of_split * (1 - trained)
+        places = self.places(measures)
+        self.put_columns(places, shares)
+        for level, name, chosen, _ in groups_of(places):
+            self.put(level, name, "rows", Estimate(float(len(chosen))))
+        for level, name, chosen, videos in groups_of(places):
+            for metric, counted in totals.items():
+                total = self.resamples.total(videos, counted[chosen].astype(np.float64))
+                self.put(level, name, metric, total)
+
+    def put_similarity(self, qids: Sequence[str], cosines: Floats, places: pd.DataFrame) -> None:
+        """Add the mean cosine to the query, the share of paraphrases, and whether cosines fall from level to level."""
+        ones = np.ones(len(cosines), dtype=np.int8)
+        paraphrases = (cosines > PARAPHRASE).astype(np.int8)
+        self.put_columns(places, {"similarity": (cosines, ones), "paraphrases": (paraphrases, ones)})
+        rows = places.assign(qid=pd.Categorical(np.array(qids)), cosine=cosines)
+        rows = rows.sort_values(["qid", "level"], kind="stable")
+        # the first level has none before it
+        rows["falls"] = ~(rows.groupby("qid", observed=True)["cosine"].diff() >= 0)
+        queries = rows.groupby("qid", observed=True).agg(
+            size=("level", "size"),
+            falls=("falls", "all"),
+            video=("video", "first"),
+            provider=("provider", "first"),
+            providers=("provider", "nunique"),
+        )
+        for name in providers_of(places):
+            is_own = (queries["providers"] == 1) & (queries["provider"] == name)
+            mine = queries[(queries["size"] > 1) & ((name == ALL) | is_own)]
+            if len(mine):
+                falls = mine["falls"].to_numpy(np.float64)
+                share = self.resamples.ratio(mine["video"].to_numpy(), falls, np.ones(len(mine)))
+                self.put(EVERY_LEVEL, name, "hierarchy", share)
+
+    def put_blind_auc(self, rows: Rows, unit: str) -> None:
+        for level, name, chosen, videos in groups_of(self.places(rows)):
+            if len(chosen) < MIN_ROWS:
+                continue
+            queries, negatives = [rows[i].query for i in chosen], [rows[i].negative for i in chosen]
+            if area := blind_auc(queries, negatives, videos, self.resamples, unit):
+                self.put(level, name, "blind_auc" if unit == "words" else f"blind_auc.{unit}", area)
+
+    def put_plausibility(self, rows: Rows, randoms: Rows, human: Sequence[str], metric: str) -> None:
+        """Add plausibility by a model of human text, in comparison with these random fills."""
+        texts = sorted({text for row in (*rows, *randoms) for text in (row.query, row.negative)})
+        means = KneserNey.of(map(words_of, human)).log_probability([*map(words_of, texts)])
+        self.put_place_between(rows, randoms, dict(zip(texts, means.tolist(), strict=True)), metric)
+
+    def put_likelihood(self, rows: Rows, randoms: Rows, scores: Mapping[str, float]) -> None:
+        """Add the log-likelihood a word less the query's, and where it lies between random fills and the queries."""
+        for group in rows, randoms:
+            less = np.array([scores[row.negative] - scores[row.query] for row in group], dtype=np.float64)
+            known = np.isfinite(less).astype(np.int8)
+            columns = {"likelihood.difference": (less, known), "likelihood.within_1_nat": (less >= -1, known)}
+            self.put_columns(self.places(group), columns)
+        self.put_place_between(rows, randoms, scores, NATURALNESS)
+
+    def put_place_between(self, rows: Rows, randoms: Rows, scores: Mapping[str, float], metric: str) -> None:
+        """Add where the rows that have a random fill lie between it (0) and their query (1), by the texts' scores."""
+        fills = {(row.qid, row.level): row.negative for row in randoms}
+        filled = [row for row in rows if (row.qid, row.level) in fills]
+        texts = [(row.negative, fills[row.qid, row.level], row.query) for row in filled]
+        means = np.array([[scores[text] for text in several] for several in texts]).reshape(-1, 3)
+        for level, name, chosen, of_group in groups_of(self.places(filled)):
+            known = np.isfinite(means[chosen]).all(axis=1)
+            if not known.any():
+                continue
+            videos = of_group[known]
+            estimate = self.resamples.estimate(
+                videos, means[chosen][known], lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1])
+            )
+            self.put(level, name, metric, estimate)
+            vote = verdict_of(estimate, len(videos), len(np.unique(videos)))
+            self.votes.setdefault((level, name), {})[metric] = vote
+
+    def put_relations(self, rows: Rows, randoms: Rows, parsed: Mapping[str, Tokens], attested: Set[Relation]) -> None:
+        """Add the share of the relations, of those that its query lacks, that are attested, and how much above chance.
+
+        Chance are the random fills. An original is compared with no query.
+        """
+        counts = []
+        for group in rows, randoms:
+            of_group = np.zeros((len(group), 2))  # attested relations, and all
+            for index, row in enumerate(group):
+                query = set() if row.provider == QUERIES else set(relations(parsed[row.query]))
+                fresh = set(relations(parsed[row.negative])) - query
+                of_group[index] = len(fresh & attested), len(fresh)
+            self.put_columns(self.places(group), {"attested_relations": (of_group[:, 0], of_group[:, 1])})
+            counts.append(of_group)
+        controls = self.places(randoms)
+        for level, name, chosen, of_rows in groups_of(self.places(rows)):
+            own = np.flatnonzero(controls["level"] == level)
+            sums = np.zeros((len(chosen) + len(own), 4))
+            sums[: len(chosen), :2], sums[len(chosen) :, 2:] = counts[0][chosen], counts[1][own]
+            videos = np.concatenate([of_rows, controls["video"].to_numpy()[own]])
+            gain = self.resamples.estimate(videos, sums, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
+            self.put(level, name, "attested_relations.above_random", gain)
 
     def put_verdicts(self, own: Collection[str]) -> None:
         """Add the verdict on each level; providers in `own` take their words from the model that judges."""
@@ -125,83 +251,12 @@ class Figures:
                 self.put(level, name, "verdict", Estimate(float(found)))
 
 
-def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> None:
-    """Add the figures of the table `measures`: shares, and numbers of rows with a leak or a copy."""
-
-    def numbers(name: str) -> Numbers:
-        column = measures[name]
-        column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
-        return np.asarray(pc.fill_null(column, 0).to_numpy())
-
-    def known(name: str) -> Numbers:
-        return np.asarray(measures[name].is_valid().cast(pa.int8()).to_numpy())
-
-    ones, slots = np.ones(len(measures), dtype=np.int8), numbers("slots")
-    shares: Columns = {
-        "template_kept": (numbers("template_kept"), known("template_kept")),
-        "closed_vocabulary": (numbers("closed_vocabulary"), ones),
-        "same_slot_class": (numbers("same_slot_class"), slots),
-        "equal_to_original": (numbers("equal_to_original"), slots),
-        "may_be_true": (numbers("may_be_true"), known("may_be_true")),
-    }
-    totals = {
-        "copies": numbers("copy"),
-        "false_negatives": numbers("false_negative"),
-        "false_negatives.lemmatised": numbers("false_negative_lemmatised"),
-    }
-    if reference.leakage.is_labelled:
-        totals["held_out.compositions"] = numbers("held_out_composition")
-        totals["held_out.words"] = numbers("held_out_word")
-    if reference.tests:
-        trained, splits = numbers("trained"), measures["test_splits"].to_pylist()
-        tested = np.array([bool(several) for several in splits], dtype=np.int8)
-        totals |= {"leaks": tested * (1 - trained), "leaks.trained": tested * trained}
-        for split in reference.tests:
-            of_split = np.array([split in several for several in splits], dtype=np.int8)
-            totals[f"leaks.{split}"] = of_split * (1 - trained)
-    places = figures.places(measures)
-    figures.put_columns(places, shares)
-    for level, name, chosen in groups_of(places):
-        figures.put(level, name, "rows", Estimate(float(len(chosen))))
-    figures.put_columns(places, {name: (counted, ones) for name, counted in totals.items()})
-
-
-def put_similarity(qids: Sequence[str], cosines: Floats, places: pd.DataFrame, figures: Figures) -> None:
-    """Add the mean cosine to the query, the share of paraphrases, and whether cosines fall from level to level."""
-    ones = np.ones(len(cosines), dtype=np.int8)
-    paraphrases = (cosines > PARAPHRASE).astype(np.int8)
-    figures.put_columns(places, {"similarity": (cosines, ones), "paraphrases": (paraphrases, ones)})
-    rows = places.assign(qid=pd.Categorical(np.array(qids)), cosine=cosines)
-    rows = rows.sort_values(["qid", "level"], kind="stable")
-    rows["falls"] = ~(rows.groupby("qid", observed=True)["cosine"].diff() >= 0)  # the first level has none before it
-    queries = rows.groupby("qid", observed=True).agg(
-        size=("level", "size"),
-        falls=("falls", "all"),
-        video=("video", "first"),
-        provider=("provider", "first"),
-        providers=("provider", "nunique"),
-    )
-    for name in providers_of(places):
-        is_own = (queries["providers"] == 1) & (queries["provider"] == name)
-        mine = queries[(queries["size"] > 1) & ((name == ALL) | is_own)]
-        if len(mine):
-            falls = mine["falls"].to_numpy(np.float64)
-            share = figures.resamples.ratio(mine["video"].to_numpy(), falls, np.ones(len(mine)))
-            figures.put(EVERY_LEVEL, name, "hierarchy", share)
-
-
 def blind_auc(
     queries: Sequence[str], negatives: Sequence[str], videos: Ids, resamples: Resamples, unit: str = "words"
 ) -> Estimate | None:
     """Return the AUC of a classifier, each text scored by one fitted on other videos; None with too few to fit one.
 
-    Args:
-        queries: the positive examples
-        negatives: the negative of each query
-        videos: the video of each query
-        resamples: resamples of the videos
-        unit: what n-grams are made of, `words` or `characters`
-
+    `negatives` and `videos` are those of each of the queries; `unit`, what n-grams are made of, is words or characters.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
     from sklearn.linear_model import LogisticRegression
@@ -224,100 +279,6 @@ def blind_auc(
     except ValueError:  # no text has a word
         return None
     return resamples.area(groups, labels, scores, folds)
-
-
-def put_blind_auc(rows: Sequence[Negative], unit: str, figures: Figures) -> None:
-    places = figures.places(rows)
-    for level, name, chosen in groups_of(places):
-        if len(chosen) < MIN_ROWS:
-            continue
-        queries, negatives = [rows[i].query for i in chosen], [rows[i].negative for i in chosen]
-        videos = places["video"].to_numpy()[chosen]
-        if area := blind_auc(queries, negatives, videos, figures.resamples, unit):
-            figures.put(level, name, "blind_auc" if unit == "words" else f"blind_auc.{unit}", area)
-
-
-def put_plausibility(
-    rows: Sequence[Negative],
-    randoms: Sequence[Negative],
-    reference: Reference,
-    figures: Figures,
-    metric: str = "plausibility",
-) -> None:
-    """Add plausibility in comparison with these random fills, of the rows that have one."""
-    fills = {(row.qid, row.level): row.negative for row in randoms}
-    filled = [row for row in rows if (row.qid, row.level) in fills]
-    if not filled:
-        return
-    texts = [text for row in filled for text in (row.negative, fills[row.qid, row.level], row.query)]
-    model = KneserNey.of(map(words_of, reference.human))
-    means = model.log_probability([words_of(text) for text in texts]).reshape(-1, 3)
-    put_place_between(filled, means, metric, figures)
-
-
-def put_likelihood(
-    rows: Sequence[Negative], randoms: Sequence[Negative], scores: Mapping[str, float], figures: Figures
-) -> None:
-    """Add the log-likelihood a word less the query's, and where it lies between random fills and the queries."""
-    fills = {(row.qid, row.level): row.negative for row in randoms}
-    for group in rows, randoms:
-        less = np.array([scores[row.negative] - scores[row.query] for row in group], dtype=np.float64)
-        known = np.isfinite(less).astype(np.int8)
-        columns = {"likelihood.difference": (less, known), "likelihood.within_1_nat": (less >= -1, known)}
-        figures.put_columns(figures.places(group), columns)
-    filled = [row for row in rows if (row.qid, row.level) in fills]
-    texts = [(row.negative, fills[row.qid, row.level], row.query) for row in filled]
-    means = np.array([[scores[text] for text in several] for several in texts]).reshape(-1, 3)
-    put_place_between(filled, means, NATURALNESS, figures)
-
-
-def put_place_between(rows: Sequence[Negative], means: Floats, metric: str, figures: Figures) -> None:
-    """Add where the rows lie between random fills (0) and queries (1); `means` are those of row, random fill, query."""
-    places = figures.places(rows)
-    for level, name, chosen in groups_of(places):
-        known = chosen[np.isfinite(means[chosen]).all(axis=1)]
-        if not len(known):
-            continue
-        videos = places["video"].to_numpy()[known]
-        estimate = figures.resamples.estimate(
-            videos, means[known], lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1])
-        )
-        figures.put(level, name, metric, estimate)
-        vote = verdict_of(estimate, len(known), len(np.unique(videos)))
-        figures.votes.setdefault((level, name), {})[metric] = vote
-
-
-def put_relations(
-    rows: Sequence[Negative],
-    randoms: Sequence[Negative],
-    parsed: Mapping[str, Tokens],
-    reference: Reference,
-    figures: Figures,
-) -> None:
-    """Add the share of the relations, of those that its query lacks, that human text has, and how much above chance.
-
-    Chance are the random fills. An original is compared with no query.
-    """
-    counts = []
-    for group in rows, randoms:
-        of_group = np.zeros((len(group), 2))  # relations that human text has, and all
-        for index, row in enumerate(group):
-            query = set() if row.provider == QUERIES else set(relations(parsed[row.query]))
-            fresh = set(relations(parsed[row.negative])) - query
-            of_group[index] = len(fresh & reference.relations), len(fresh)
-        figures.put_columns(figures.places(group), {"attested_relations": (of_group[:, 0], of_group[:, 1])})
-        counts.append(of_group)
-    places, controls = figures.places(rows), figures.places(randoms)
-    for level, name, chosen in groups_of(places):
-        own = np.flatnonzero(controls["level"] == level)
-        sums = np.zeros((len(chosen) + len(own), 4))
-        sums[: len(chosen), :2], sums[len(chosen) :, 2:] = counts[0][chosen], counts[1][own]
-        videos = np.concatenate([places["video"].to_numpy()[chosen], controls["video"].to_numpy()[own]])
-        gain = figures.resamples.estimate(videos, sums, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
-        figures.put(level, name, "attested_relations.above_random", gain)
-
-
-# -- the verdict -------------------------------------------------------------------------------------------------------
 
 
 def verdict_of(naturalness: Estimate, sentences: int, videos: int) -> Verdict:

@@ -1,6 +1,13 @@
-"""The negatives that are evaluated, of an artifact or of a file, and the data set that they are evaluated against."""
+"""What is evaluated: negatives, the data set that they are evaluated against, and the stage `measures`.
 
-from collections.abc import Collection, Iterable, Iterator
+A row of `measures` is what the text of a negative shows. The quality report adds these rows up; whoever looks for leaks
+or copies filters them.
+"""
+
+import gzip
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,21 +18,30 @@ import pyarrow.compute as pc
 
 from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.locations import data_folder
-from penumbra.artifacts.manifest import NAME, Artifact, Manifest
+from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import MANIFEST, Store
 from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError
+from penumbra.tasks.data.rows import TRAINING
+from penumbra.tasks.negatives.checks import LeakageFilter, may_be_true, normal_form, queries_with_tokens
 from penumbra.tasks.negatives.files import NegativesError, read_entries
 from penumbra.tasks.negatives.fills import FILLED
 from penumbra.tasks.negatives.providers import Slot
-from penumbra.tasks.stage import build
+from penumbra.tasks.stage import Stage, build
+from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
+from penumbra.tasks.text.relations import Relation, Tokens, relations
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, Tagging, Tags, load_pipeline, tag_part
 from penumbra.tasks.text.tags import STAGE as TAGS
+from penumbra.tasks.text.wordnet import wordnet_inputs
 
-TRAINING = "train"
+MEASURES = "measures"
 UNNAMED = "unnamed"  # the data set of a file that belongs to none
+MASK = "<mask>"
+WORD = re.compile(r"[a-z']+")
+UNIT = re.compile(rf"(?:{MASK}|[a-z'])+")
+MASK_OR_WORD = re.compile(rf"{MASK}|[a-z']+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +210,162 @@ def dataset_of_file(store: Store, negatives: FileNegatives) -> AnnotatedDataset:
     annotations = table_of(ANNOTATIONS, list(queries.values()))
     tags = tag_part(annotations, load_pipeline(SHIPPED_PIPELINE)).rows
     return AnnotatedDataset(store, UNNAMED, tables=[(annotations, tags)])
+
+
+# -- the data set as a reference, and the stage `measures` ------------------------------------------------------------
+
+
+def words_of(text: str) -> list[str]:
+    """Return the tokens `[a-z']+` of a text, lower-cased."""
+    return WORD.findall(text.lower())
+
+
+def fills_of(masked: str, text: str) -> tuple[str, ...] | None:
+    """Return the words in the masks' places, or None if the text is not the masked query with one word a mask."""
+    template, words = UNIT.findall(masked.lower()), words_of(text)
+    if len(template) != len(words):
+        return None
+    fills: list[str] = []
+    for unit, word in zip(template, words, strict=True):
+        match = re.fullmatch(unit.replace(MASK, "([a-z']+)"), word)  # a unit may be "<mask>'s"
+        if not match:
+            return None
+        fills += match.groups()
+    return tuple(fills)
+
+
+def masked_tokens(masked: str, tokens: Sequence[str]) -> list[int] | None:
+    """Return which of a query's tokens a masked query hides, or None if the two do not match.
+
+    A token may be several words of the template, or none ("t-shirt" is two, "." none).
+    """
+    template, indices, place = MASK_OR_WORD.findall(masked.lower()), [], 0
+    for index, token in enumerate(tokens):
+        words = words_of(token)
+        if place < len(template) and template[place] == MASK and any(c.isalnum() for c in token):
+            indices.append(index)
+            place += 1
+        elif template[place : place + len(words)] == words:
+            place += len(words)
+        else:
+            return None
+    return indices if place == len(template) else None
+
+
+class Reference:
+    """A data set as negatives are evaluated against it.
+
+    `parsed` are the training queries whose tokens are kept; `with_human` keeps text that no provider has drawn from.
+    """
+
+    def __init__(self, data: AnnotatedDataset, parsed: Collection[str] = (), with_human: bool = False) -> None:
+        self.dataset, self.dictionary = data.name, Dictionary(dictionary_part(data.annotated()).rows)
+        self.queries = defaultdict[str, set[str]](set)  # by video
+        self.trained = set[str]()  # normal forms of the training queries
+        self.tests = defaultdict[str, set[str]](set)  # normal forms by test split
+        self.human, self.relations = list[str](), set[Relation]()  # the queries of the other splits, and theirs
+        self.parsed: dict[str, Tokens] = {}
+        self._forms_of_video: dict[str, tuple[set[str], set[str]]] = {}
+
+        def read() -> Iterator[tuple[dict[str, Any], Tokens]]:
+            for row, tokens in queries_with_tokens(data.annotated()):
+                self.queries[row["vid"]].add(row["query"])
+                if row["split"] == TRAINING:
+                    self.trained.add(normal_form(row["query"]))
+                    if row["query"] in parsed:
+                        self.parsed[row["query"]] = tokens
+                else:
+                    self.tests[row["split"]].add(normal_form(row["query"]))
+                    if with_human:
+                        self.human.append(row["query"])
+                        self.relations.update(relations(tokens))
+                yield row, tokens
+
+        self.leakage = LeakageFilter(read(), every=True)  # while it reads, the rest is filled in
+
+    def forms_of_video(self, vid: str) -> tuple[set[str], set[str]]:
+        """Return the normal forms of a video's queries, and their lemmatised forms."""
+        if vid not in self._forms_of_video:
+            texts = self.queries.get(vid, set())
+            self._forms_of_video[vid] = set(map(normal_form, texts)), set(map(self.leakage.lemmatised, texts))
+        return self._forms_of_video[vid]
+
+    def slots(self, row: Negative) -> tuple[Slot, ...] | None:
+        """Return a row's slots: its own, or those of the masked query; None if it does not match the query."""
+        if row.slots is not None or row.masked is None:
+            return row.slots
+        tokens = self.parsed.get(row.query, ())
+        places = masked_tokens(row.masked, [token["text"] for token in tokens])
+        chosen = [(place, tokens[place]) for place in places or ()]
+        return tuple(Slot(i, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for i, t in chosen) or None
+
+
+def example_sentences() -> list[str]:
+    """Return WordNet's example sentences, which ship with the package (`workshop/wordnet.py`)."""
+    return gzip.decompress((Path(__file__).parent / "sentences.txt.gz").read_bytes()).decode().splitlines()
+
+
+def measure(row: Negative, reference: Reference) -> dict[str, Any]:
+    fills = fills_of(row.masked, row.negative) if row.masked is not None else None
+    form, own = normal_form(row.negative), normal_form(row.query)
+    forms, lemmatised_forms = reference.forms_of_video(row.vid)
+    leakage, slots, counts = reference.leakage, reference.slots(row), dict[str, int | bool]()
+    lemmatised, (has_pair, has_word) = leakage.lemmatised(row.negative), leakage.held_out(row.negative)
+    if fills and slots and len(fills) == len(slots):
+        pairs, offer = list(zip(fills, slots, strict=True)), reference.dictionary.offer
+        counts["slots"] = len(pairs)
+        counts["same_slot_class"] = sum(fill in offer(slot.primitive, slot.tag).places for fill, slot in pairs)
+        counts["may_be_true"] = may_be_true(slots, fills)
+        counts["equal_to_original"] = sum(fill == slot.word.lower() for fill, slot in pairs)
+    return {
+        "qid": row.qid,
+        "level": row.level,
+        "provider": row.provider,
+        "vid": row.vid,
+        "known_query": row.query in reference.queries.get(row.vid, ()),
+        "template_kept": None if row.masked is None else fills is not None,
+        "words": fills or (),
+        **counts,
+        "length": len(words_of(row.negative)),
+        "closed_vocabulary": leakage.has_only_known_words(row.negative),
+        "copy": form == own,
+        "false_negative": form != own and form in forms,
+        "false_negative_lemmatised": lemmatised in lemmatised_forms or lemmatised == leakage.lemmatised(row.query),
+        "test_splits": [split for split, tested in reference.tests.items() if form in tested],
+        "trained": form in reference.trained,
+        "held_out_composition": has_pair,
+        "held_out_word": has_word,
+        "similarity": row.similarity,
+    }
+
+
+@dataclass(frozen=True)
+class Measures(Stage):
+    """The measures of each negative of an artifact against a data set: the negatives' own, or another."""
+
+    name = MEASURES
+    version = 2
+    unit = "negative"
+    may_be_empty = True
+
+    negatives: ArtifactNegatives
+    data: AnnotatedDataset
+
+    @property
+    def dataset(self) -> str:
+        return self.data.name
+
+    @property
+    def parents(self) -> tuple[Artifact, ...]:
+        return tuple(it for it in (self.negatives.artifact, self.data.annotations, self.data.tags) if it)
+
+    def inputs(self) -> dict[str, str]:
+        return wordnet_inputs()
+
+    @cached_property
+    def reference(self) -> Reference:
+        return Reference(self.data)
+
+    def part(self, piece: int) -> Part:
+        rows = self.negatives.part(piece)
+        return Part(table_of(MEASURES, [measure(row, self.reference) for row in rows]), len(rows), len(rows))

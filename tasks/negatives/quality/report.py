@@ -6,9 +6,8 @@ a smaller sample, drawn by the queries' ids. Random fills of the same masks are 
 
 import heapq
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -40,33 +39,25 @@ from penumbra.tasks.negatives.quality.figures import (
     QUERIES,
     RANDOM_FILLS,
     Figures,
-    put_blind_auc,
-    put_likelihood,
-    put_measures,
-    put_plausibility,
-    put_relations,
-    put_similarity,
+    Rows,
 )
 from penumbra.tasks.negatives.quality.negatives import (
+    MASK,
+    MEASURES,
     AnnotatedDataset,
     ArtifactNegatives,
     FileNegatives,
+    Measures,
     Negative,
+    Reference,
     dataset_named,
     dataset_of_file,
-    find_negatives,
-)
-from penumbra.tasks.negatives.quality.page import write_page
-from penumbra.tasks.negatives.quality.reference import (
-    MASK,
-    MEASURES,
-    Measures,
-    Reference,
     example_sentences,
+    find_negatives,
     measure,
-    read_reference,
     words_of,
 )
+from penumbra.tasks.negatives.quality.page import write_page
 from penumbra.tasks.stage import Stage, build, run, side_effect_task
 from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
@@ -93,55 +84,16 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
     most = max((row.masked.count(MASK) for row in rows if row.masked), default=0)
     seeds = np.array([row_seed(SEED, row.qid, row.level) for row in rows], dtype=np.uint64)
     for row, draws in zip(rows, uniform(seeds[:, None], np.arange(most)).tolist(), strict=True):
-        slots = reference.slots(row)
-        if not slots or row.masked is None or row.masked.count(MASK) != len(slots):
+        slots, text = reference.slots(row), row.masked or ""
+        if not slots or text.count(MASK) != len(slots):
             continue
-        words = []
         for number, slot in zip(draws, slots, strict=False):
             offer, own = slot.choice(reference.dictionary)
             open_to = [word for place, word in enumerate(offer.words) if place not in own]
             if open_to:
-                words.append(slot.surface(open_to[int(number * len(open_to))]))
-        if len(words) == len(slots):
-            left = iter(words)
-            text = re.sub(MASK, lambda _: next(left), row.masked)  # noqa: B023 (it is called at once)
+                text = text.replace(MASK, slot.surface(open_to[int(number * len(open_to))]), 1)
+        if MASK not in text:
             yield replace(row, negative=text, provider=RANDOM_FILLS, slots=slots, similarity=None)
-
-
-def put_samples(
-    rows: Sequence[Negative],
-    few: Sequence[Negative],
-    control_qids: set[str],
-    model: str,
-    judge: LanguageModel | None,
-    is_own: bool,
-    reference: Reference,
-    figures: Figures,
-) -> None:
-    """Add the figures of the rows, of a sample of `few` rows and of the control; `model` is the parser.
-
-    The language model `judge` reads what the control has. Figures that human text decides need enough of it; without,
-    the shipped text judges if there is no language model, or if that has chosen the words itself (`is_own`).
-    """
-    randoms = list(random_fills(rows, reference))
-    put_blind_auc(rows, "words", figures)
-    put_blind_auc(few, "characters", figures)
-    put_blind_auc(randoms, "words", figures)
-    control = [row for row in randoms if row.qid in control_qids]
-    if judge:
-        judged = [row for row in few if row.qid in control_qids]
-        put_likelihood(judged, control, likelihoods([*judged, *control], judge), figures)
-    if has_human_text(reference):
-        put_plausibility(rows, randoms, reference, figures)
-        first = {row.qid: row for row in reversed(few)}.values()
-        own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
-        texts = sorted({text for row in (*few, *control, *own) for text in (row.query, row.negative)})
-        parsed = dict(zip(texts, tag_texts(texts, load_pipeline(model)), strict=True))
-        put_relations(few, control, parsed, reference, figures)
-        put_relations(own, [], parsed, reference, figures)
-    elif is_own or not judge:
-        other = replace(reference, human=example_sentences())
-        put_plausibility(rows, randoms, other, figures, "plausibility.examples")
 
 
 def likelihoods(rows: Iterable[Negative], judge: LanguageModel) -> dict[str, float]:
@@ -224,8 +176,6 @@ def _notes(
 
 @dataclass(frozen=True)
 class Quality(Stage):
-    """The figures of negatives, an artifact's or a file's."""
-
     name = STAGE
     version = 7
     unit = "figure"
@@ -259,21 +209,20 @@ class Quality(Stage):
         return {**digests, **encoder_inputs("sentence model", self.encoding.sentence_model)}
 
     def part(self, piece: int) -> Part:
-        """Evaluate the negatives: the report is one part."""
         data, config = self.data, self.judging
         if self.measures:
-            reference = read_reference(data.name, data.annotated, with_human=True)
+            reference = Reference(data, with_human=True)
             measures = Store().table(self.measures)
         else:
             rows = list(chain.from_iterable(self.negatives.parts()))
-            reference = read_reference(data.name, data.annotated, {row.query for row in rows}, with_human=True)
+            reference = Reference(data, {row.query for row in rows}, with_human=True)
             measures = table_of(MEASURES, [measure(row, reference) for row in rows])
         videos = {vid: number for number, vid in enumerate(measures["vid"].unique().to_pylist())}
         figures = Figures(videos, Resamples(len(videos), config.resamples, SEED))
-        put_measures(measures, reference, figures)
+        figures.put_measures(measures, reference)
         known = measures.filter(measures["similarity"].is_valid())
         if len(known):
-            put_similarity(known["qid"].to_pylist(), known["similarity"].to_numpy(), figures.places(known), figures)
+            figures.put_similarity(known["qid"].to_pylist(), known["similarity"].to_numpy(), figures.places(known))
         queries = measures["qid"].unique().to_pylist()
         most = max(MOST_QUERIES, config.sample) if config.sample else len(queries)
         rows = list(chain.from_iterable(self.negatives.parts(draw(queries, most) if most < len(queries) else None)))
@@ -284,12 +233,10 @@ class Quality(Stage):
             texts = sorted({text for row in few for text in (row.query, row.negative)})
             vectors = dict(zip(texts, encode(texts, self.encoding), strict=True))
             cosines = np.array([float(vectors[row.query] @ vectors[row.negative]) for row in few], dtype=np.float64)
-            put_similarity([row.qid for row in few], cosines, figures.places(few), figures)
-        model = data.store.manifest(data.tags).parameters["spacy_model"] if data.tags else SHIPPED_PIPELINE
+            figures.put_similarity([row.qid for row in few], cosines, figures.places(few))
         judge = LanguageModel.load(config.language_model) if is_at_hand(config.language_model) else None
         own = own_providers(self.negatives, judge.name) if judge else set[str]()
-        control_qids = draw(qids, max(config.sample // CONTROL_DIVISOR, 1) if config.sample else 0)
-        put_samples(rows, few, control_qids, str(model), judge, bool(own), reference, figures)
+        self.put_samples(rows, few, judge, bool(own), reference, figures)
         figures.put_verdicts(own)
         providers = measures["provider"].unique().to_pylist()
         if len(providers) == 1:  # a figure is found under the name of its provider, too
@@ -297,17 +244,34 @@ class Quality(Stage):
         notes = Counter(_notes(config, judge, own, reference, measures))
         return Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows), notes=notes)
 
+    def put_samples(
+        self, rows: Rows, few: Rows, judge: LanguageModel | None, is_own: bool, reference: Reference, figures: Figures
+    ) -> None:
+        """Add the figures of the rows, of a sample of `few` rows and of the control.
 
-def make_quality(
-    negatives: Source,
-    data: AnnotatedDataset,
-    encoding: Encoding,
-    config: QualityConfig,
-    make: Callable[[Stage], Artifact] = build,
-) -> Artifact:
-    """Return the report on negatives; `make` makes a stage, by default now and without Prefect."""
-    measures = make(Measures(negatives, data)) if isinstance(negatives, ArtifactNegatives) else None
-    return make(Quality(negatives, measures, data, encoding, config))
+        The language model `judge` reads what the control has. Figures that human text decides need enough of it;
+        without, the shipped text judges if there is no language model, or if that has chosen the words (`is_own`).
+        """
+        randoms, sample, data = list(random_fills(rows, reference)), self.judging.sample, self.data
+        figures.put_blind_auc(rows, "words")
+        figures.put_blind_auc(few, "characters")
+        figures.put_blind_auc(randoms, "words")
+        qids = draw({row.qid for row in rows}, max(sample // CONTROL_DIVISOR, 1) if sample else 0)
+        control = [row for row in randoms if row.qid in qids]
+        if judge:
+            judged = [row for row in few if row.qid in qids]
+            figures.put_likelihood(judged, control, likelihoods([*judged, *control], judge))
+        if has_human_text(reference):
+            figures.put_plausibility(rows, randoms, reference.human, "plausibility")
+            first = {row.qid: row for row in reversed(few)}.values()
+            own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
+            texts = sorted({text for row in (*few, *control, *own) for text in (row.query, row.negative)})
+            parser = data.store.manifest(data.tags).parameters["spacy_model"] if data.tags else SHIPPED_PIPELINE
+            parsed = dict(zip(texts, tag_texts(texts, load_pipeline(parser)), strict=True))
+            figures.put_relations(few, control, parsed, reference.relations)
+            figures.put_relations(own, [], parsed, reference.relations)
+        elif is_own or not judge:
+            figures.put_plausibility(rows, randoms, example_sentences(), "plausibility.examples")
 
 
 def report_quality(
@@ -315,8 +279,8 @@ def report_quality(
 ) -> Artifact:
     """Evaluate the negatives of a run, and publish the report."""
     store = Store()
-    data = AnnotatedDataset(store, negatives.dataset, annotations, tags)
-    quality = make_quality(ArtifactNegatives(store, negatives), data, encoding, config, run)
+    data, source = AnnotatedDataset(store, negatives.dataset, annotations, tags), ArtifactNegatives(store, negatives)
+    quality = run(Quality(source, run(Measures(source, data)), data, encoding, config))
     _publish(quality)
     return quality
 
@@ -350,4 +314,5 @@ def evaluate(negatives: "str | Path | pd.DataFrame", dataset: str | None, settin
         data = dataset_named(store, dataset)
     else:
         data = dataset_of_file(store, found) if isinstance(found, FileNegatives) else found.dataset()
-    return make_quality(found, data, Encoding(), config)
+    measures = build(Measures(found, data)) if isinstance(found, ArtifactNegatives) else None
+    return build(Quality(found, measures, data, Encoding(), config))

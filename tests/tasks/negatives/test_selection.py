@@ -12,16 +12,15 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives import selection
 from penumbra.tasks.negatives.checks import Candidate, LeakageFilter, has_valence
-from penumbra.tasks.negatives.choice import Candidates, Query
 from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair_part
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
-from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
+from penumbra.tasks.negatives.selection import Candidates, Choosing, ChosenNegatives, Query
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Encoding, Vectors
-from penumbra.tasks.text.masks import mask_part
+from penumbra.tasks.text.masks import Masking, mask_part
 from penumbra.tasks.text.tags import tag_texts
 from tests.rows import Row, annotation, filled, token
 
@@ -295,7 +294,7 @@ def test_corpus_keeps_words_from_level_to_level_and_human_text_is_plausible(nlp:
     annotations = table_of("annotations", [annotation(f"q{i}", text, vid=f"v{i}") for i, text in enumerate(SENTENCES)])
     tags = table_of("tags", [{"qid": f"q{i}", "tokens": tokens} for i, tokens in enumerate(parsed)])
     dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)
-    masks: pa.Table = mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows
+    masks: pa.Table = mask_part(annotations, tags, Masking()).rows
     queries = {query.qid: query for query in masked_queries(tags, masks)}
     fills = list(CorpusProvider(parsed, dictionary, 0).fill(list(queries.values()), 12))
     words = {(f.qid, f.level): {g.words for g in fills if (g.qid, g.level) == (f.qid, f.level)} for f in fills}

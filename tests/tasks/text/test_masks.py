@@ -70,7 +70,7 @@ def test_the_subject_is_left_out_or_comes_last_where_there_are_fewer_than_three_
 @pytest.mark.parametrize("ratios", [RATIOS, (0.1, 0.3, 0.5), ALL])
 def test_levels_are_nested_and_only_masked_words_change(nlp: Language, ratios: tuple[float, float, float]) -> None:
     for text, tokens in zip(TEXTS, tag_texts(TEXTS, nlp), strict=True):
-        levels = mask_query(tokens, ratios)
+        levels = mask_query(tokens, Masking(ratios=ratios))
         assert [level["level"] for level in levels] == [1, 2, 3]
         assert [level["ratio"] for level in levels] == list(ratios)
         places = [{slot["token"] for slot in level["slots"]} for level in levels]
@@ -89,7 +89,7 @@ def test_only_the_training_split_is_masked_and_rejections_have_a_reason() -> Non
     verb = [token("opens", "verb"), token("door", "noun", space_after=False)]
     annotations = pa.table({"split": ["train", "test", "train"], "query": ["opens door", "opens door", "it is"]})
     rows = [{"qid": "a", "tokens": verb}, {"qid": "b", "tokens": verb}, {"qid": "c", "tokens": [token("it")]}]
-    part = mask_part(annotations, pa.Table.from_pylist(rows), RATIOS)
+    part = mask_part(annotations, pa.Table.from_pylist(rows), Masking())
     assert part.rows.select(["qid", "level", "masked_query"]).to_pylist() == [
         {"qid": "a", "level": 1, "masked_query": "<mask> door"},
         {"qid": "a", "level": 2, "masked_query": "<mask> door"},
@@ -105,7 +105,7 @@ def test_masks_agree_with_the_authors_release(nlp: Language, shared: Path) -> No
     release = [json.loads(line) for line in path.read_text().splitlines()]
     agreeing = 0
     for row, tokens in zip(release, tag_texts([row["query"].strip() for row in release], nlp), strict=True):
-        ours = [level["masked_query"].split() for level in mask_query(tokens, RATIOS)]
+        ours = [level["masked_query"].split() for level in mask_query(tokens, Masking())]
         agreeing += ours == [query.split() for query in row["masked_queries"]]
     assert len(release) == 200
     assert agreeing / len(release) >= 0.95

@@ -15,7 +15,7 @@ from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, Sl
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
-from penumbra.tasks.text.masks import mask_part
+from penumbra.tasks.text.masks import Masking, mask_part
 from penumbra.tasks.text.tags import tag_part
 from tests.rows import annotation
 
@@ -42,7 +42,7 @@ def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
 
 @pytest.fixture(scope="module")
 def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
-    return masked_queries(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows)
+    return masked_queries(tagged[1], mask_part(*tagged, Masking()).rows)
 
 
 @pytest.fixture(params=["corpus", "random"])
@@ -90,7 +90,7 @@ def test_a_level_whose_subject_has_no_other_word_is_rejected_and_no_other_level(
     annotations = table_of("annotations", [annotation(text, text) for text in texts])
     tagged = annotations, tag_part(annotations, nlp).rows
     provider = make_provider(name, Dictionary(dictionary_part([tagged]).rows), [tagged], Filling())
-    part = fill_part(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows, provider, 1)
+    part = fill_part(tagged[1], mask_part(*tagged, Masking()).rows, provider, 1)
     reason = f"{name}: no other noun than 'person' that is a verb's subject in the training split"
     assert [(row["reason"], row["value"]) for row in part.rejected] == [(reason, "level 3")] * 2
     assert set(part.rows.filter(pc.equal(part.rows["status"], "filled"))["level"].to_pylist()) == {1, 2}
@@ -113,7 +113,7 @@ def test_a_part_costs_what_was_paid_for_it_and_not_what_was_there(tagged: tuple[
             yield Fill("q0", 1, (), "no word", cost_usd=0.25)
             yield Fill("q0", 2, (), "no word", cost_usd=4.0, cached=True)
 
-    masks = mask_part(*tagged, (0.25, 0.5, 0.75)).rows
+    masks = mask_part(*tagged, Masking()).rows
     assert fill_part(tagged[1], masks, Hosted(), 1).cost_usd == 0.75
 
 

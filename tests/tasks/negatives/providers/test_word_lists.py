@@ -15,7 +15,7 @@ from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.questions import Lists, WordLists
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.text.dictionary import Dictionary
-from penumbra.tasks.text.masks import mask_part
+from penumbra.tasks.text.masks import Masking, mask_part
 from penumbra.tasks.text.tags import tag_part
 from penumbra.tasks.text.wordnet import is_entailed
 from tests.rows import annotation
@@ -37,7 +37,7 @@ def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
 
 @pytest.fixture(scope="module")
 def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
-    whole = masked_queries(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows)
+    whole = masked_queries(tagged[1], mask_part(*tagged, Masking()).rows)
     return [chain for query in whole for chain in query.chains()]
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
 from penumbra.tasks.negatives.files import NegativesError
@@ -62,6 +64,15 @@ def fill(sheet: Path, change: Callable[[Row], object], delimiter: str = ",", enc
 
 def natural_where_flat(row: Row) -> None:
     row["natural"] = "Y " if row["negative"].startswith("flat") else "n"
+
+
+def test_an_artifact_without_negatives_makes_no_sheet(store: Store, tmp_path: Path) -> None:
+    made = list[Artifact]()
+    for stage in ("annotations", "tags", "negatives"):
+        work = Work("mine", stage, 1, parents=tuple(made))
+        made.append(store.build(work, [lambda stage=stage: Part(table_of(stage, []), 0, 0)]))  # type: ignore[misc]
+    with pytest.raises(NegativesError, match="mine/negatives: there is no negative to judge"):
+        write_sheet(store, ["mine/negatives"], 60, 0, tmp_path / "sheet.csv")
 
 
 def test_a_sheet_has_as_many_rows_of_each_origin_and_level_and_does_not_show_them(

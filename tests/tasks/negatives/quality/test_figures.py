@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 
 from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
-from penumbra.tasks.negatives.checks import LeakageFilter, normal_form
-from penumbra.tasks.negatives.quality.figures import Figures, blind_auc, put_plausibility, put_relations, put_similarity
-from penumbra.tasks.negatives.quality.negatives import Negative
+from penumbra.tasks.negatives.checks import normal_form
+from penumbra.tasks.negatives.quality.figures import Figures, blind_auc
+from penumbra.tasks.negatives.quality.negatives import (
+    AnnotatedDataset,
+    Negative,
+    Reference,
+    fills_of,
+    masked_tokens,
+    words_of,
+)
 from penumbra.tasks.negatives.quality.page import figures_by_name
-from penumbra.tasks.negatives.quality.reference import Reference, fills_of, masked_tokens, read_reference, words_of
-from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.relations import Relation, relations
 from tests.rows import annotation
 
@@ -21,10 +27,6 @@ pytestmark = pytest.mark.slow
 NOUNS = ("cup", "box", "door", "bag", "book", "towel", "phone", "chair")
 QUERIES = [f"a person takes the {noun} {place}" for noun in NOUNS for place in ("home", "away", "out", "in", "up")]
 VIDEOS = [i // 2 for i in range(len(QUERIES))]
-
-
-def reference() -> Reference:
-    return Reference("mine", Dictionary(dictionary_part([]).rows), LeakageFilter((), every=True), QUERIES)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_cosines_fall_from_level_to_level_or_not() -> None:
     videos = {vid: number for number, vid in enumerate(dict.fromkeys(row.vid for row in rows))}
     figures = Figures(videos, Resamples(len(videos), 0, 0))
     cosines = np.array([row.similarity for row in rows], dtype=np.float64)
-    put_similarity([row.qid for row in rows], cosines, figures.places(rows), figures)
+    figures.put_similarity([row.qid for row in rows], cosines, figures.places(rows))
     known = figures_by_name(figures.rows)
     assert known[0, "all", "hierarchy"] == 0.5, "falls and both do, stays and rises do not"
     assert known[0, "a", "hierarchy"] == 0.5
@@ -129,7 +131,7 @@ def test_plausibility_is_0_for_random_words_and_1_for_the_queries() -> None:
     figures = Figures({"v": 0}, Resamples(1, 0, 0))
     query, random = (Negative("q", "v", 1, QUERIES[0], text, "corpus") for text in (QUERIES[0], "zzz"))
     for level, row in enumerate((random, query), 1):
-        put_plausibility([replace(row, level=level)], [replace(random, level=level)], reference(), figures)
+        figures.put_plausibility([replace(row, level=level)], [replace(random, level=level)], QUERIES, "plausibility")
     known = figures_by_name(figures.rows)
     assert (known[1, "all", "plausibility"], known[2, "all", "plausibility"]) == (0, 1)
 
@@ -155,10 +157,8 @@ def test_relations_of_both_schemes() -> None:
     assert set(relations(penn)) == set(relations(universal)) == expected
     negative = [*penn[:3], {**penn[3], "lemma": "soup"}, *penn[4:]]
     figures = Figures({"v": 0}, Resamples(1, 0, 0))
-    human = replace(reference(), relations={Relation("put", "verb-object", "", "soup")})
-    put_relations(
-        [Negative("q", "v", 1, "query", "negative", "")], [], {"query": penn, "negative": negative}, human, figures
-    )
+    attested, parsed = {Relation("put", "verb-object", "", "soup")}, {"query": penn, "negative": negative}
+    figures.put_relations([Negative("q", "v", 1, "query", "negative", "")], [], parsed, attested)
     assert figures_by_name(figures.rows)[1, "all", "attested_relations"] == 0.5, "red soup is not attested"
 
 
@@ -167,7 +167,8 @@ def test_what_a_training_sentence_has_is_not_held_out() -> None:
     rows = [annotation("a", "a person opens a box with clothes")]
     rows += [annotation("b", "-", "test", novel=[{"type": "x", "words": words} for words in labels])]
     tags = [{"qid": row["qid"], "tokens": []} for row in rows]
-    held = read_reference("mine", lambda: [(table_of("annotations", rows), table_of("tags", tags))])
+    tables = [(table_of("annotations", rows), table_of("tags", tags))]
+    held = Reference(AnnotatedDataset(Store(), "mine", tables=tables))
     expected = {"put a shoe on": (True, False), "put shoe": (False, False), "person box": (False, False)}
     expected |= {"a stair": (False, True), "clothes": (False, False)}
     assert {text: held.leakage.held_out(text) for text in expected} == expected

@@ -12,9 +12,8 @@ import pytest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.files import NegativesError
-from penumbra.tasks.negatives.quality.negatives import FileNegatives
+from penumbra.tasks.negatives.quality.negatives import FileNegatives, fills_of
 from penumbra.tasks.negatives.quality.page import figures_by_name
-from penumbra.tasks.negatives.quality.reference import fills_of
 from penumbra.tasks.negatives.quality.report import evaluate as report_on
 
 pytestmark = pytest.mark.slow

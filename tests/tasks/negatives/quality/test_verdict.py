@@ -10,10 +10,9 @@ import pytest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
-from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, Verdict, decide, put_likelihood, verdict_of
-from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative
+from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, Verdict, decide, verdict_of
+from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative, words_of
 from penumbra.tasks.negatives.quality.page import cell, figures_by_name, verdict_line, write_page
-from penumbra.tasks.negatives.quality.reference import words_of
 from penumbra.tasks.negatives.quality.report import evaluate as report_on
 from penumbra.tasks.negatives.quality.report import likelihoods, own_providers
 from tests import tiny_llama
@@ -52,7 +51,7 @@ def verdict_on(kind: str, count: int) -> str:
     randoms = [Negative(row.qid, row.vid, 1, row.query, filled(row.query), RANDOM_FILLS) for row in rows]
     videos = {vid: i for i, vid in enumerate(sorted({row.vid for row in rows}))}
     figures = Figures(videos, Resamples(len(videos), 200, 0))
-    put_likelihood(rows, randoms, likelihoods([*rows, *randoms], Trigrams()), figures)
+    figures.put_likelihood(rows, randoms, likelihoods([*rows, *randoms], Trigrams()))
     figures.put_verdicts(set())
     return verdict_line(figures_by_name(figures.rows))
 
