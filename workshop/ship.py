@@ -15,8 +15,9 @@ from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 
 
-def keep(run: Path, folder: Path) -> int:
-    """Write the best weights of a run and its validation metrics to a folder; return the size in bytes."""
+def main(metrics: Path, folder: Path) -> None:
+    metrics = metrics.resolve()
+    run = runs_folder() / metrics.parts[-3] / metrics.name
     found = read_checkpoint(run, "best")
     if found is None:
         raise RunError(f"{run} has no checkpoint")
@@ -24,13 +25,7 @@ def keep(run: Path, folder: Path) -> int:
     epoch = found.state["epoch"]
     history = [row for row in found.state["history"] if row["split"] == "validation" and row["epoch"] == epoch]
     write_checkpoint(folder, "best", Checkpoint(weights, {"epoch": epoch, "history": history}))
-    return sum(value.nbytes for value in weights.values())
-
-
-def main(metrics: Path, folder: Path) -> None:
-    metrics = metrics.resolve()
-    size = keep(runs_folder() / metrics.parts[-3] / metrics.name, folder)
-    print(f"{size / 1e6:.2f} MB in {folder}")
+    print(f"{sum(value.nbytes for value in weights.values()) / 1e6:.2f} MB in {folder}")
 
 
 if __name__ == "__main__":

@@ -49,10 +49,6 @@ def face(person: Person, x: float) -> None:
     person.change(view="side")
 
 
-def _length(start: Spot, end: Spot) -> float:
-    return float(((end[0] - start[0]) ** 2 + (end[1] - start[1]) ** 2) ** 0.5)
-
-
 def _stride(steps: float, widest: int) -> int:
     return round(2 * (abs((steps % 2) - 1) * 2 - 1)) * widest // 2
 
@@ -149,7 +145,7 @@ class Event:
 
         def begin() -> Update:
             start, lift = (person.x, person.y), person.lift
-            length = _length(start, to)
+            length = math.dist(start, to)
             if length > 1:
                 face(person, to[0])
             steps = max(length / _STEP, 1)
@@ -166,7 +162,7 @@ class Event:
 
             return update
 
-        return max(_length((person.x, person.y), to) / speed, 0.05), begin
+        return max(math.dist((person.x, person.y), to) / speed, 0.05), begin
 
     def approach(self) -> Phase:
         thing, pose = self.thing, self.scene.pose(self.thing)
@@ -220,19 +216,14 @@ class Event:
         scene, target = self.scene, self.target
         end = self.destination(self._aim())
         if target is None or self.record["relation"] in ("near", "beside", "to"):
-            x, ground, half, seen = end.x, end.y, self.thing.width / 2, [it.id for it in (target,) if it is not None]
+            x, ground, half = end.x, end.y, self.thing.width / 2
+            seen = [target.id] if target else []
         else:
-            holder = target.target if target.relation in ("in", "on") else target.id
-            x, ground, half, seen = (
-                scene.pose(target).x,
-                scene.ground(target),
-                target.width / 2 - 2,
-                [target.id, holder],
-            )
+            x, ground, half = scene.pose(target).x, scene.ground(target), target.width / 2 - 2
+            seen = [target.id, target.target if target.relation in ("in", "on") else target.id]
         return self.walk_to(layout.stand_at(scene, self.person, x, ground, half, *seen), look=end.x)
 
     def put(self) -> list[Phase]:
-
         def placing() -> Update:
             start, end = self._release()
             face(self.person, end.x)
@@ -241,7 +232,6 @@ class Event:
         return [self._come_near(), (1.5, placing)]
 
     def drop(self) -> list[Phase]:
-
         def dropping() -> Update:
             start, end = self._release()
             face(self.person, end.x)
@@ -313,7 +303,7 @@ class Event:
         way = 1 if end.x >= start.x else -1
         apart = (way if action == "pull" else -way) * (thing.width / 2 + 9)
         spot = layout.stand_behind(self.scene, person, thing, start.x + apart)
-        length = math.hypot(end.x - start.x, end.y - start.y)
+        length = math.dist((start.x, start.y), (end.x, end.y))
 
         def moving() -> Update:
             face(person, start.x)
@@ -394,15 +384,13 @@ class Event:
 
     def turn(self) -> list[Phase]:
         direction = self.record["direction"]
-        if direction in ("on", "off"):
-            return self._switch()
-        return [(1.2, lambda: self._turning(0.5) if direction == "around" else self._turning_to())]
+        if direction not in ("on", "off"):
+            return [(1.2, lambda: self._turning(0.5) if direction == "around" else self._turning_to())]
 
-    def _switch(self) -> list[Phase]:
         def update(share: float, pose: Pose) -> None:
             self.person.reach = (pose.x, pose.y - self.thing.height * 0.7) if share < 1 else None
             if share > 0.5:
-                self.thing.opened = float(self.record["direction"] == "on")
+                self.thing.opened = float(direction == "on")
 
         return self._handle(1.2, update)
 
@@ -594,7 +582,11 @@ class Event:
         speed = RUNNING if self.record["action"] == "run" else WALKING
         if target is None or relation == "from":
             aim = layout.far_side(scene, person, self.record["agent_x"][1] * SIDE)
-            return self._about(aim, speed) if relation == "in" else [self.walk_to(aim, speed=speed)]
+            direct = self.walk_to(aim, speed=speed)
+            if relation != "in":
+                return [direct]
+            middle = (person.x + (aim[0] - person.x) * 0.55, 152.0 if person.y < 120 else 98.0)
+            return [self.walk_to(middle, speed=speed), (max(math.dist(middle, aim) / speed, 0.05), direct[1])]
         if relation == "behind":
             return [self.walk_to(layout.stand_beyond(scene, person, target), speed=speed)]
         arrival = self.walk_to(layout.stand_by(scene, person, target, 3), speed=speed, look=scene.pose(target).x)
@@ -604,12 +596,6 @@ class Event:
         return [arrival, (max(4 * radius / speed, 0.6), lambda: self._circling(radius, speed))]
 
     run = walk
-
-    def _about(self, aim: Spot, speed: float) -> list[Phase]:
-        person = self.person
-        middle = (person.x + (aim[0] - person.x) * 0.55, 152.0 if person.y < 120 else 98.0)
-        seconds = max(math.dist(middle, aim) / speed, 0.05)
-        return [self.walk_to(middle, speed=speed), (seconds, self.walk_to(aim, speed=speed)[1])]
 
     def _circling(self, radius: float, speed: float) -> Update:
         person, pose, middle = self.person, self.scene.pose(self.target), self.scene.ground(self.target)

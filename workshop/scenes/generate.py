@@ -66,17 +66,6 @@ def words_of(text: str) -> list[str]:
     return text.rstrip(".").split()
 
 
-def _count_pairs(chance: random.Random) -> Counter[Pair]:
-    counts: Counter[Pair] = Counter()
-    for _ in range(PILOT):
-        script = write_script(chance)
-        writer = SentenceWriter(script, chance)
-        for index in range(len(script.events)):
-            for _ in range(2):
-                counts.update(writer.describe(index).pairs)
-    return counts
-
-
 def _candidates(counts: Counter[Pair], kind: str) -> list[Pair]:
     """Return the pairs of a type that name a thing (or are of a verb and an adverb) and are neither rare nor common."""
     of_kind = {pair: count for pair, count in counts.items() if pair[0] == kind}
@@ -87,8 +76,13 @@ def _candidates(counts: Counter[Pair], kind: str) -> list[Pair]:
 
 def hold_out(chance: random.Random) -> frozenset[Pair]:
     """Return pairs for Novel-Composition of each type, at most a quarter of the occurrences of a word."""
-    counts = _count_pairs(chance)
-    budget: Counter[str] = Counter()
+    counts, budget = Counter[Pair](), Counter[str]()
+    for _ in range(PILOT):
+        script = write_script(chance)
+        writer = SentenceWriter(script, chance)
+        for index in range(len(script.events)):
+            for _ in range(2):
+                counts.update(writer.describe(index).pairs)
     for pair, count in counts.items():
         budget.update(dict.fromkeys(pair[1:], count))
     held: set[Pair] = set()
@@ -158,14 +152,11 @@ def _composition(
     return videos
 
 
-def _accept_novel_word(held: frozenset[Pair], seen: TrainingVocabulary) -> Acceptance:
-    def accept(sentence: Sentence) -> bool:
-        fresh = {lemma for _, lemma in sentence.lemmas} - seen.lemmas
-        unseen = set(words_of(sentence.text)) - seen.words
-        old_pairs = {pair for pair in sentence.pairs if fresh.isdisjoint(pair[1:])}
-        return bool(fresh) and fresh <= NOVEL_WORDS and len(fresh) == len(unseen) and old_pairs <= seen.pairs - held
-
-    return accept
+def _has_novel_word(sentence: Sentence, held: frozenset[Pair], seen: TrainingVocabulary) -> bool:
+    fresh = {lemma for _, lemma in sentence.lemmas} - seen.lemmas
+    unseen = set(words_of(sentence.text)) - seen.words
+    old_pairs = {pair for pair in sentence.pairs if fresh.isdisjoint(pair[1:])}
+    return bool(fresh) and fresh <= NOVEL_WORDS and len(fresh) == len(unseen) and old_pairs <= seen.pairs - held
 
 
 def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedVideo]]:
@@ -183,7 +174,7 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
         chance,
     )
     composition = _composition(counts["novel_composition"], held, seen, chance)
-    word = annotated_videos(counts["novel_word"], _accept_novel_word(held, seen), chance, novel=True)
+    word = annotated_videos(counts["novel_word"], lambda it: _has_novel_word(it, held, seen), chance, novel=True)
     for videos_of, label in ((composition, composition_label), (word, word_label)):
         for video in videos_of:
             video.labels = [label(sentence, seen) for sentence in video.sentences]
@@ -211,12 +202,9 @@ def name_videos(splits: dict[str, list[AnnotatedVideo]], chance: random.Random) 
 
 
 def annotation(video: AnnotatedVideo, split: str) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "sentences": [sentence.text for sentence in video.sentences],
-        "timestamps": [list(sentence.window) for sentence in video.sentences],
-        "duration": video.script.duration,
-    }
-    return entry | ({LABELS[split]: video.labels} if split in LABELS else {})
+    labels = {LABELS[split]: video.labels} if split in LABELS else {}
+    texts, windows = zip(*((sentence.text, sentence.window) for sentence in video.sentences), strict=True)
+    return {"sentences": texts, "timestamps": windows, "duration": video.script.duration, **labels}
 
 
 def data_set(videos: int = VIDEOS, seed: int = SEED) -> dict[str, str]:

@@ -111,7 +111,11 @@ class Scene:
             y = base.y - places.on
             return Pose(x, y, y if target.noun == "rug" else base.depth + 0.2)
         if thing.relation == "under":
-            return self._under(thing, target, Pose(x, base.y, base.depth + 0.2))
+            room = places.under[1]
+            lies = thing.height > room and thing.height > 1.25 * thing.width
+            y = base.y - 0.5 + ((thing.height - thing.width) / 2 if lies else 0)
+            top = 0 if target.noun in ("tree", "ladder") else base.y - room
+            return Pose(x, y, base.depth + 0.2, top, angle=90.0 if lies else 0.0)
         if thing.relation == "behind":
             shown = _PEEK * thing.height
             y = base.y - 5 if target.noun == "tree" else base.y - places.behind - shown + thing.height
@@ -122,14 +126,6 @@ class Scene:
         y, rim = base.y - inside, 1e6 if places.rim is None else base.y - places.rim
         shut = target.opened is not None and target.opened < SHUT
         return Pose(x, y, base.depth + 0.1, bottom=rim, hidden=base.hidden or shut)
-
-    def _under(self, thing: Thing, target: Thing, pose: Pose) -> Pose:
-        room = target.look.places.under[1]
-        lies = thing.height > room and thing.height > 1.25 * thing.width
-        down = (thing.height - thing.width) / 2 if lies else 0
-        angle = 90.0 if lies else 0.0
-        top = 0 if target.noun in ("tree", "ladder") else pose.y - room
-        return replace(pose, y=pose.y - 0.5 + down, angle=angle, top=top)
 
     def _aside(self, thing: Thing, target: Thing) -> float:
         sign = 1 if thing.slot else -1

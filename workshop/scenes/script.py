@@ -277,16 +277,6 @@ def _destination(room: Room, agent: Agent, item: Item, move: Move, chance: rando
     return room.floor(agent.x + chance.choice((-LANDING, LANDING)))
 
 
-def _move_object(room: Room, agent: Agent, item: Item, move: Move, chance: random.Random) -> Location:
-    destination = _destination(room, agent, item, move, chance)
-    if agent.holding == item.id:
-        agent.holding = None
-    if destination.relation == "held":
-        room.agents[destination.target].holding = item.id
-    item.at = destination
-    return destination
-
-
 def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> tuple[Location, Location] | tuple[None, None]:
     """Apply a move to the room; return the object's locations before and after (None without an object)."""
     end = _agent_end(room, agent, move)
@@ -295,7 +285,11 @@ def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> tuple[
     if item is not None:
         origin = destination = Location(item.at.relation, item.at.target, round(room.x_of(item), 2))
         if move.action in MOVING:
-            destination = _move_object(room, agent, item, move, chance)
+            item.at = destination = _destination(room, agent, item, move, chance)
+            if agent.holding == item.id:
+                agent.holding = None
+            if destination.relation == "held":
+                room.agents[destination.target].holding = item.id
             end = destination.x if move.action in ("push", "pull") else end
         if move.action in ("open", "close"):
             item.open = move.action == "open"
@@ -399,15 +393,13 @@ class _ScriptWriter:
         before = agent.x
         places = apply(self.room, agent, move, self.chance)
         if seconds is None:
-            seconds = self.length(move, manner, abs(before - agent.x))
+            speed = SPEED * (2 if move.action == "run" else 1)
+            seconds = world.ACTIONS[move.action].seconds * (0.85 + 0.3 * self.chance.random())
+            seconds += abs(before - agent.x) / speed
+            seconds = max(0.8, seconds * (world.MANNERS[manner] if manner else 1))
         end = round(min(self.clock + seconds, LONGEST), 1)
         self.events.append(Event(self.clock, end, agent.id, move, manner, *places, (before, agent.x)))
         return self.events[-1]
-
-    def length(self, move: Move, manner: str | None, distance: float) -> float:
-        speed = SPEED * (2 if move.action == "run" else 1)
-        usual = world.ACTIONS[move.action].seconds * (0.85 + 0.3 * self.chance.random()) + distance / speed
-        return max(0.8, usual * (world.MANNERS[manner] if manner else 1))
 
     def step(self) -> None:
         agents = list(self.room.agents.values())

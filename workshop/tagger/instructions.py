@@ -17,7 +17,13 @@ class _Instruction(Sentence):
 
     def imperative(self) -> None:
         """Add "Simmer the sauce for ten minutes.", "now mix flour and eggs"."""
-        opening = [self._opening()] if self.maybe(0.1) else []
+        opening = []
+        if self.maybe(0.1):
+            is_order = self.maybe(0.6)
+            word = (
+                self.chance.choice(("then", "now", "next", "first")) if is_order else self._open_class("RB", "ADV")[0]
+            )
+            opening = [self.add(word, "RB", "ADV", -1, "advmod")]
         root = self._command(-1, "ROOT")
         self.attach([*opening, root], root)
         style = self.chance.random()
@@ -53,11 +59,6 @@ class _Instruction(Sentence):
             self.words[subject].dep = "nsubjpass" if passive else "nsubj"
         self.attach([*heads, root], root)
         self._finish(root)
-
-    def _opening(self) -> int:
-        if self.maybe(0.6):
-            return self.add(self.chance.choice(("then", "now", "next", "first")), "RB", "ADV", -1, "advmod")
-        return self.add(*self._open_class("RB", "ADV"), head=-1, dep="advmod")
 
     def _command(self, head: int, dep: str) -> int:
         """Add a verb in the imperative with what follows it; return its index."""
@@ -103,9 +104,6 @@ def instruction_trees(lexicon: TreebankLexicon, count: int, seed: int = 0) -> li
     sentences = []
     for i in range(count):
         sentence = _Instruction(lexicon, chance)
-        if i % 3:
-            sentence.imperative()
-        else:
-            sentence.statement()
+        (sentence.imperative if i % 3 else sentence.statement)()
         sentences.append(sentence.words)
     return sentences
