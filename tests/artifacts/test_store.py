@@ -205,7 +205,7 @@ def without_its_refusals(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [without_its_refusals, with_a_bit_flipped, without_its_record, Path.unlink])
-def test_a_changed_part_is_made_again_when_a_build_continues(
+def test_a_changed_part_is_made_again(
     store: Store, undisturbed: dict[str, bytes], spoil: Callable[[Path], None]
 ) -> None:
     with pytest.raises(RuntimeError):

@@ -28,6 +28,17 @@ STAGES = BEFORE | {"negatives", "in_video_negatives", "rejected", "measures", "q
 QUERIES = 60
 LIGHT = QualityConfig(sample=10, resamples=20)
 FILLING = Filling(providers=["corpus", "random"], candidates=4)
+RUN = """
+import sys
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.tasks.data import annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.providers.settings import Filling
+from penumbra.tasks.negatives.parameters import QualityConfig
+annotations.Annotations.__init__.__defaults__ = (12,)
+build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
+                judging=QualityConfig(sample=10, resamples=20))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -167,19 +178,6 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
         assert row["similarity"] == pytest.approx(own[place]["similarity"], abs=1e-3)
         assert row["plausibility"] == pytest.approx(own[place]["plausibility"], abs=1e-3)
     assert "3 rows rejected, 3 of them: no query has its qid" in made.outcome
-
-
-RUN = """
-import sys
-from penumbra.flows.build_negatives import build_negatives
-from penumbra.tasks.data import annotations
-from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.providers.settings import Filling
-from penumbra.tasks.negatives.parameters import QualityConfig
-annotations.Annotations.__init__.__defaults__ = (12,)
-build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
-                judging=QualityConfig(sample=10, resamples=20))
-"""
 
 
 def tree(root: Path) -> dict[str, bytes]:

@@ -65,9 +65,7 @@ def test_a_stage_without_rows_names_what_rejected_them(store: Store, prefect_ser
     assert store.manifest(made(0)).rows == 0, "a stage that was given nothing may leave nothing"
 
 
-def test_the_time_left_is_that_of_the_rows_that_are_left(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_time_left_is_told(store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def part(rows: int) -> Part:
         return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
 
