@@ -59,16 +59,9 @@ class Host:
 
     def start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
         """Start `python -m MODULE ARGUMENTS` in a process group of its own."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "errors").open("a"),
-            start_new_session=True,
-        )
+        command, errors = [sys.executable, "-m", module, *arguments], (self.folder / "errors").open("a")
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors, "text": True}
+        process = subprocess.Popen(command, cwd=self.folder, env=self.environment, start_new_session=True, **streams)
         self.processes.append(process)
         return process
 

@@ -58,6 +58,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store()
 
 
+@pytest.fixture(scope="module")
+def module_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Yield an empty store, the one that `Store()` opens, for all tests of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
+        yield Store()
+
+
 @pytest.fixture
 def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the test find the package with the small language model; skip the test where it is not installed."""

@@ -17,13 +17,8 @@ from penumbra.tasks.grounding.training import stage as training_stage
 from tests.rows import first_videos
 
 COUNTS = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
-REPORTS = {
-    build_negatives: "negatives",
-    extract_features: "features",
-    train_grounding: "training",
-    evaluate_grounding: "evaluation",
-    full_pipeline: "evaluation",
-}
+REPORTS = {build_negatives: "negatives", extract_features: "features", train_grounding: "training"}
+REPORTS |= {evaluate_grounding: "evaluation", full_pipeline: "evaluation"}
 
 
 def cut_out(folder: Path) -> Path:

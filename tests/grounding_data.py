@@ -20,21 +20,13 @@ def features(names: list[str], lengths: list[int], seed: int, clip_length: float
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    found = []
-    for number in range(count):
-        clips = 6 + number % 5
-        start = number % 3
-        found.append(
-            {
-                "qid": f"q{number}",
-                "vid": f"v{number % 7}",
-                "query": f"text {number}",
-                "duration": 2.0 * clips,
-                "windows": [[2.0 * start, 2.0 * (start + 2)]],
-                "saliency": None,
-            }
-        )
-    return found
+    return [row_of(f"q{n}", f"v{n % 7}", f"text {n}", 2.0 * (6 + n % 5), 2.0 * (n % 3)) for n in range(count)]
+
+
+def row_of(qid: str, vid: str, query: str, duration: float, start: float, **others: Any) -> dict[str, Any]:
+    """Return a query whose window takes four seconds."""
+    about = {"qid": qid, "vid": vid, "query": query, "duration": duration}
+    return {**about, "windows": [[start, start + 4.0]], "saliency": None, **others}
 
 
 def negatives(found: list[dict[str, Any]], levels: int = 3) -> dict[str, dict[int, str]]:
@@ -65,9 +57,8 @@ def model_of(**values: Any) -> dict[str, Any]:
 def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
     usual = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "evaluate_every": 1}
     model = model_of(**{**TINY, **groups.get("model", {})}, losses=groups.get("losses", {"shine": True}))
-    return Settings.model_validate(
-        {"model": model, "training": {**usual, **(training or {})}, "ranking": groups.get("ranking", {})}
-    )
+    trained, ranking = {**usual, **(training or {})}, groups.get("ranking", {})
+    return Settings.model_validate({"model": model, "training": trained, "ranking": ranking})
 
 
 def job(folder: Path, chosen: Settings | None = None, count: int = 24) -> tuple[Settings, Examples, Examples, Path]:

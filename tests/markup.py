@@ -1,4 +1,4 @@
-"""The markup of a markdown page, as a reader's parser finds it."""
+"""The markup of a markdown page, as a reader's parser finds it; and the pages that flows have published."""
 
 from collections import Counter
 
@@ -15,6 +15,17 @@ def kinds(page: str) -> Counter[str]:
     tokens = parser.parse(page)
     found = Counter(child.type for token in tokens for child in token.children or ())
     return found + Counter(token.type for token in tokens if token.type == "html_block")
+
+
+def published(*keys: str) -> dict[str, str]:
+    """Return the newest page or table of each key in the Prefect UI."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+    with get_client(sync_client=True) as client:
+        wanted = ArtifactFilter(key=ArtifactFilterKey(any_=list(keys)))
+        found = client.read_artifacts(artifact_filter=wanted)
+    return {str(it.key): str(it.data) for it in sorted(found, key=lambda it: str(it.created))}
 
 
 def columns(page: str) -> set[tuple[int, ...]]:

@@ -28,24 +28,13 @@ def build(folder: Path, seed: int = 0) -> Path:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer: Any = trainers.BpeTrainer
     special = [BEGIN, END, "<|start_header_id|>", "<|end_header_id|>"]
-    bpe.train_from_iterator(
-        SENTENCES, trainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
-    )
+    how = {"vocab_size": 400, "special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
+    bpe.train_from_iterator(SENTENCES, trainer(**how))
     fast: Any = PreTrainedTokenizerFast
     tokenizer = fast(tokenizer_object=bpe, bos_token=BEGIN, eos_token=END, pad_token=END)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-        initializer_range=0.2,
-    )
+    sizes: Any = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": 1024}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}
+    config = LlamaConfig(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=1, pad_token_id=1, **sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         LlamaForCausalLM(config).save_pretrained(folder)

@@ -6,13 +6,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from penumbra.artifacts.catalogue import to_remove
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.flows.commands import app
+from penumbra.tasks.grounding.runs import run_folder
+from tests.terminal import penumbra, printed
+
+USING = """
+import sys, time
+from penumbra.artifacts.store import Store
+with Store(sys.argv[1]).use("mine"):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
 
 
 def put(store: Store, stage: str, *parents: Artifact, number: int = 0, days: float = 0.0) -> Artifact:
@@ -38,28 +46,14 @@ def made(store: Store) -> dict[str, Artifact]:
     return {"old": old, "masks": masks, "run": run, "lone": lone, "newest": newest}
 
 
-def test_ancestors_of_results_and_newest_artifacts_are_needed(store: Store, made: dict[str, Artifact]) -> None:
-    assert to_remove(store, None, True) == [made["lone"]]
-
-
-def test_a_dry_run_removes_nothing_and_a_removal_leaves_no_file(store: Store, made: dict[str, Artifact]) -> None:
-    told = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded", "--dry-run"])
-    assert f"would remove {made['lone'].path}" in told.output
+def test_what_no_result_needs_is_removed_but_not_by_a_dry_run(store: Store, made: dict[str, Artifact]) -> None:
+    assert to_remove(store, None, True) == [made["lone"]], "no ancestor of a result, and no newest artifact"
+    assert f"would remove {made['lone'].path}" in printed("artifacts", "rm", "--unneeded", "--dry-run")
     assert store.has(made["lone"])
-    done = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded"])
-    assert done.exit_code == 0, done.output
+    printed("artifacts", "rm", "--unneeded")
     assert not Path(made["lone"].path).exists()
     assert store.has(made["old"])
-    assert CliRunner().invoke(app, ["artifacts", "rm"]).exit_code == 2, "everything is not taken unasked"
-
-
-USING = """
-import sys, time
-from penumbra.artifacts.store import Store
-with Store(sys.argv[1]).use("mine"):
-    print("ready", flush=True)
-    time.sleep(60)
-"""
+    assert penumbra("artifacts", "rm").exit_code == 2, "everything is not taken unasked"
 
 
 def test_nothing_is_removed_beside_a_run_that_uses_the_data_set(store: Store, made: dict[str, Artifact]) -> None:
@@ -67,17 +61,17 @@ def test_nothing_is_removed_beside_a_run_that_uses_the_data_set(store: Store, ma
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
-        refused = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded"])
+        refused = penumbra("artifacts", "rm", "--unneeded")
         assert isinstance(refused.exception, ArtifactError)
         assert f"process {process.pid} on " in str(refused.exception)
         assert "uses artifacts of this data set" in str(refused.exception)
         assert store.has(made["lone"])
         store.check_unused([made["lone"].model_copy(update={"dataset": "min"})])
-        assert CliRunner().invoke(app, ["artifacts", "rm", "--unneeded", "--dry-run"]).exit_code == 0
+        printed("artifacts", "rm", "--unneeded", "--dry-run")
         process.kill()
     with store.lease(made["lone"]), pytest.raises(ArtifactError, match="when it has finished"):
         store.check_unused([made["lone"]])
-    assert CliRunner().invoke(app, ["artifacts", "rm", "--unneeded"]).exit_code == 0
+    printed("artifacts", "rm", "--unneeded")
     assert not store.has(made["lone"])
     with store.use("mine"):
         pass
@@ -89,7 +83,7 @@ def test_verify_reports_all_faults(store: Store, made: dict[str, Artifact]) -> N
     (Path(made["newest"].path) / "_manifest.json").write_text("{")
     (Path(made["lone"].path) / "part-00000.parquet").write_bytes(b"")
     (Path(made["lone"].path) / "part-00007.parquet").write_bytes(b"")
-    done = CliRunner().invoke(app, ["artifacts", "verify"])
+    done = penumbra("artifacts", "verify")
     assert done.exit_code == 1
     for fault in (
         f"{made['run'].path} was made from {made['masks'].path}, which does not exist any more",
@@ -100,19 +94,14 @@ def test_verify_reports_all_faults(store: Store, made: dict[str, Artifact]) -> N
         "5 artifacts, 4 faults, 1 not finished",
     ):
         assert fault in done.output, done.output
-    listed = CliRunner().invoke(app, ["artifacts", "ls"])
-    assert listed.exit_code == 0
-    assert made["old"].key in listed.output
+    assert made["old"].key in printed("artifacts", "ls")
 
 
-def test_disk_space_counts_artifacts_and_checkpoints(
-    store: Store, made: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENUMBRA_RUNS", str(tmp_path / "runs"))
-    weights = tmp_path / "runs" / "mine" / made["run"].key / "model_best.safetensors"
+def test_disk_space_counts_artifacts_and_checkpoints(made: dict[str, Artifact]) -> None:
+    weights = run_folder(made["run"]) / "model_best.safetensors"
     weights.parent.mkdir(parents=True)
     weights.write_bytes(bytes(2_500_000))
-    shown = CliRunner().invoke(app, ["artifacts", "du", "mine"]).stdout
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    lines = [line for line in printed("artifacts", "du", "mine").splitlines() if "│" in line]
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
     assert cells[0] == ["mine", "checkpoints", "1", "2.5"], "the largest first"
     assert cells[-1][::2] == ["all", "7"]

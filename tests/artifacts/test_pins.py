@@ -4,19 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.flows.commands import app
 from penumbra.tasks.negatives.quality.negatives import find_negatives
 from tests.rows import annotation, build, negative
+from tests.terminal import penumbra, printed
 
 RATIOS = [[0.25, 0.5, 0.75], [0.1, 0.3, 0.5]]
-
-
-def penumbra(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
 
 
 def said(*words: str) -> str:
@@ -65,10 +60,8 @@ def test_all_commands_take_a_pin(made: list[Artifact]) -> None:
     first, second = made
     done = penumbra("artifacts", "pin", "mine/negatives", first.key[:6])
     assert (done.stdout, done.stderr) == (f"mine/negatives@release is {first.key}\n", "")
-    assert (
-        penumbra("artifacts", "pin", "mine/negatives", "--as", "try-2").stdout
-        == f"mine/negatives@try-2 is {second.key}\n"
-    )
+    said_next = printed("artifacts", "pin", "mine/negatives", "--as", "try-2")
+    assert said_next == f"mine/negatives@try-2 is {second.key}\n"
     for name, artifact in (("release", first), ("try-2", second), (first.key[:5], first)):
         done = penumbra("artifacts", "path", f"mine/negatives@{name}")
         assert (done.stdout, done.stderr) == (f"{artifact.path}\n", "")

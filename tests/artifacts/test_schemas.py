@@ -10,6 +10,7 @@ from penumbra.artifacts.catalogue import REVIEWS, making
 from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.schemas import SCHEMAS, conform, frame_of, table_of
 from penumbra.flows.registry import FLOWS
+from tests.rows import annotation
 
 DICTIONARY: dict[str, Any] = {
     "primitive": ["verb", "noun"],
@@ -30,10 +31,9 @@ def test_missing_and_unknown_columns_are_named() -> None:
 
 
 def test_only_nullable_columns_hold_nulls() -> None:
-    row = {"qid": "a", "vid": "v", "split": "train", "query": "q", "duration": 1.0, "windows": [[0, 1]], "novel": []}
-    assert table_of("annotations", [{**row, "saliency": None}])["saliency"].to_pylist() == [None]
+    assert table_of("annotations", [annotation("a", "q", saliency=None)])["saliency"].to_pylist() == [None]
     with pytest.raises(ArtifactError, match="annotations: column duration holds 1 nulls"):
-        table_of("annotations", [{**row, "duration": None, "saliency": None}])
+        table_of("annotations", [annotation("a", "q", duration=None)])
 
 
 @pytest.mark.parametrize(
@@ -49,16 +49,8 @@ def test_the_flow_that_makes_a_stage_exists() -> None:
 
 
 def test_nested_values_are_lists_and_dicts() -> None:
-    row = {
-        "qid": "q",
-        "vid": "v",
-        "split": "train",
-        "query": "a",
-        "duration": 9.5,
-        "windows": [[0.0, 4.2], [5.0, 6.0]],
-        "novel": [{"type": "v-n", "words": ["put", "cup"]}],
-        "saliency": None,
-    }
+    novel = [{"type": "v-n", "words": ["put", "cup"]}]
+    row = annotation("q", "a", windows=[[0.0, 4.2], [5.0, 6.0]], novel=novel)
     frame = frame_of(table_of("annotations", [row, {**row, "qid": "r", "windows": []}]))
     assert frame.to_dict("records")[0] == row
     assert frame["windows"].to_list() == [[[0.0, 4.2], [5.0, 6.0]], []]

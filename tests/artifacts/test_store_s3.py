@@ -1,7 +1,6 @@
 """The store on an object store."""
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -11,84 +10,62 @@ from functools import partial
 import pytest
 
 from penumbra.artifacts import files as files_module
-from penumbra.artifacts.manifest import Part, Work, rejection
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.store import ArtifactError, Store
+from tests import cluster
+from tests.artifacts.test_store import WORK, Makers, part
 
 pytestmark = pytest.mark.slow
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs (pip install 'penumbra[s3]')")
-moto = pytest.importorskip("moto.server", reason="needs moto[server]")
-boto3 = pytest.importorskip("boto3", reason="needs moto[server]")
-
-WORK = Work("scenes", "tags", 1, {"a": 1})
+pytest.importorskip("moto.server", reason="needs moto[server]")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = moto.ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+def access() -> Iterator[dict[str, str]]:
+    with cluster.bucket() as variables:
+        yield variables
 
 
 @pytest.fixture
-def bucket(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of an empty bucket, and an environment that reaches it."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def bucket(access: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of an empty folder of a bucket, and an environment that reaches it."""
+    for name, value in {**access, "NO_PROXY": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     s3fs.S3FileSystem.clear_instance_cache()
-    name = f"bucket-{abs(hash(request.node.name))}"
-    boto3.client("s3").create_bucket(Bucket=name)
-    yield f"s3://{name}/some/prefix"
+    yield f"s3://shared/some/{request.node.name}"
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-class Makers:
-    """Three parts, and a list of those that were really made; part `fails` raises."""
-
-    def __init__(self, fails: int | None = None) -> None:
-        self.made: list[int] = []
-        self.fails = fails
-
-    def make(self, index: int) -> Part:
-        if index == self.fails:
-            raise RuntimeError("the machine went away")
-        self.made.append(index)
-        return Part(table_of("tags", [{"qid": f"q{index}", "tokens": []}]), 2, 1, [rejection("r", "tags", "a reason")])
-
-    def build(self, store: Store, work: Work = WORK) -> list[int]:
-        store.build(work, [partial(self.make, index) for index in range(3)])
-        return self.made
+def built(store: Store, fails: int | None = None) -> list[int]:
+    """Build three parts; return those that were really made."""
+    makers = Makers(3, fails)
+    store.build(WORK, makers)
+    return makers.made
 
 
 def test_what_is_built_in_two_runs_is_read_verified_found_and_mended(bucket: str) -> None:
     store = Store(bucket)
     with pytest.raises(ArtifactError, match="nothing yet"):
-        store.newest("scenes", "tags")
+        store.newest("scenes", "dictionary")
     with pytest.raises(RuntimeError):
-        Makers(fails=1).build(store)
+        built(store, fails=1)
     assert store.find() == []
-    assert Makers().build(Store(bucket)) == [1, 2]
-    artifact = store.newest("scenes", "tags")
-    assert (artifact, artifact.path) == (store.artifact(WORK), f"{bucket}/scenes/tags/{WORK.key}")
-    assert store.table(artifact)["qid"].to_pylist() == ["q0", "q1", "q2"]
-    assert [table["reason"].to_pylist() for table in store.rejected(artifact)] == [["a reason"]] * 3
+    assert built(Store(bucket)) == [1, 2]
+    artifact = store.newest("scenes", "dictionary")
+    assert (artifact, artifact.path) == (store.artifact(WORK), f"{bucket}/scenes/dictionary/{WORK.key}")
+    assert store.table(artifact)["word"].to_pylist() == [f"word{i}{j}" for i in range(3) for j in range(2)]
+    assert [table["qid"].to_pylist() for table in store.rejected(artifact)] == [["q0"], ["q1"], ["q2"]]
     assert store.verify(artifact) == []
-    assert Makers().build(store) == []
+    assert built(store) == []
     store.files.filesystem.rm_file(f"{artifact.path}/part-00001.parquet")
     store.files.filesystem.pipe_file(f"{artifact.path}/_rejected/part-00002.parquet", b"other bytes")
     assert store.verify(artifact) == [
         f"{artifact.path}/part-00001.parquet is missing",
         f"{artifact.path}/_rejected/part-00002.parquet was changed",
     ]
-    assert Makers().build(store) == [1, 2]
+    assert built(store) == [1, 2]
     assert store.verify(artifact) == []
 
 
@@ -100,7 +77,7 @@ def test_a_second_run_waits_for_the_first(bucket: str, monkeypatch: pytest.Monke
         begun.set()
         while not told:
             time.sleep(0.02)
-        return Makers().make(index)
+        return part(index)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(Store(bucket).build, WORK, [partial(slow, index) for index in range(3)])

@@ -4,37 +4,25 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penumbra.artifacts import store as store_module
-from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.stage import build
+from tests.artifacts.test_store import WORK, Makers, with_a_bit_flipped
 
-WORK = Work("scenes", "rejected", 1)
-
-
-def part(index: int) -> Part:
-    row = {"qid": f"q{index}", "stage": "tags", "reason": "no", "value": ""}
-    refused = [rejection(f"r{index}", "rejected", "a reason")]
-    return Part(table_of("rejected", [row]), 2, 1, refused, cost_usd=0.5)
-
-
-def parts(count: int = 3) -> list[Callable[[], Part]]:
-    return [lambda index=index: part(index) for index in range(count)]  # type: ignore[misc]
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+LINE = {"vid": "v", "query": "a person sits.", "duration": 9, "relevant_windows": [[1, 2]]}
+PART, REFUSED = "part-00001.parquet", "_rejected/part-00001.parquet"
+RECORD, MANIFEST = "_records/part-00001.json", "_manifest.json"
+BY_HAND = ("a stray",)  # what the next run does not mend
+LINKS = ("a part that is a link", "a folder that is a link")
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -55,19 +43,17 @@ def tree(artifact: Artifact) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-PART, REFUSED = "part-00001.parquet", "_rejected/part-00001.parquet"
-RECORD, MANIFEST = "_records/part-00001.json", "_manifest.json"
 MUTATIONS: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "a bit of a part": (PART, flip, "was changed"),
+    "a bit of a part": (PART, with_a_bit_flipped, "was changed"),
     "a part deleted": (PART, Path.unlink, "is missing"),
-    "a bit of refused rows": (REFUSED, flip, "was changed"),
+    "a bit of refused rows": (REFUSED, with_a_bit_flipped, "was changed"),
     "refused rows deleted": (REFUSED, Path.unlink, "is missing"),
     "a further part": (PART, lambda path: shutil.copy(path, path.with_name("part-00007.parquet")), "is no part of it"),
     "a stray file": (PART, lambda path: shutil.copy(path, path.with_name("more.parquet")), "is no part of it"),
     "a part that is a link": (PART, move_and_link, "is a link"),
     "a folder that is a link": (REFUSED, lambda path: move_and_link(path.parent), "is a link"),
     "a manifest damaged": (MANIFEST, lambda path: path.write_text("{"), "is damaged"),
-    "a manifest edited": (MANIFEST, lambda path: edit(path, '"rows": 3', '"rows": 4'), "was edited"),
+    "a manifest edited": (MANIFEST, lambda path: edit(path, '"rows": 8', '"rows": 9'), "was edited"),
     "a seal emptied": (
         MANIFEST,
         lambda path: edit(path, '(?s)"sha256": "[0-9a-f]+"(?=\n})', '"sha256": ""'),
@@ -76,14 +62,10 @@ MUTATIONS: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
-BY_HAND = ("a stray",)  # what the next run does not mend
-LINKS = ("a part that is a link", "a folder that is a link")
-
-
 @pytest.mark.parametrize("case", MUTATIONS)
 def test_every_mutation_is_found_and_the_next_run_mends_parts_and_manifest(store: Store, case: str) -> None:
     name, mutate, fault = MUTATIONS[case]
-    artifact = store.build(WORK, parts())
+    artifact = store.build(WORK, Makers())
     folder, before = Path(artifact.path), tree(artifact)
     assert store.verify(artifact) == []
     assert store.intact(artifact) == store.manifest(artifact)
@@ -93,60 +75,49 @@ def test_every_mutation_is_found_and_the_next_run_mends_parts_and_manifest(store
     assert [line for line in lines if fault in line and str(folder) in line]
     assert tree(artifact) == changed, "verify changes nothing"
     if name == MANIFEST:
-        assert (
-            f"penumbra run build-negatives scenes repairs it, penumbra artifacts rm scenes/rejected/{artifact.key}"
-            in lines[0]
-        )
+        removal = f"penumbra artifacts rm scenes/dictionary/{artifact.key}"
+        assert f"penumbra run build-negatives scenes repairs it, {removal}" in lines[0]
         assert store.find() == []
     if not case.startswith((*BY_HAND, *LINKS)):
         assert store.intact(artifact) is None
-        assert store.verify(store.build(WORK, parts())) == []
+        assert store.verify(store.build(WORK, Makers())) == []
         assert tree(artifact) == before
 
 
 @pytest.mark.parametrize("name", [f"{folder}.{'0af3' * 8}" for folder in ("", "_records/")])
 def test_drafts_of_a_killed_run_are_found_and_removed(store: Store, name: str) -> None:
-    artifact = store.build(WORK, parts())
+    artifact = store.build(WORK, Makers())
     draft = Path(artifact.path) / name
     draft.write_bytes(b"half")
     assert store.verify(artifact) == [f"{draft} is no part of it"]
-    assert store.verify(store.build(WORK, parts())) == []
+    assert store.verify(store.build(WORK, Makers())) == []
 
 
 @pytest.mark.parametrize("changes", [{"taken": 7, "kept": 6}, {"cost_usd": 0.0}, {"notes": {"x": 3}}], ids=str)
 @pytest.mark.parametrize("is_sealed", [True, False])
 def test_an_edited_record_never_enters_a_manifest(store: Store, changes: dict[str, object], is_sealed: bool) -> None:
-    made: list[int] = []
-
-    def interrupted() -> Iterator[Callable[[], Part]]:
-        yield from parts(2)
-        raise RuntimeError
-
     with pytest.raises(RuntimeError):
-        store.build(WORK, interrupted())
+        store.build(WORK, Makers(fails=2))
     path = Path(store.artifact(WORK).path) / RECORD
     seal = {} if is_sealed else {"record_sha256": ""}
     path.write_text(json.dumps(json.loads(path.read_text()) | changes | seal))
-    artifact = store.build(WORK, [lambda index=index: (made.append(index), part(index))[1] for index in range(3)])  # type: ignore[misc]
-    assert made == [1, 2]
-    manifest = store.manifest(artifact)
-    assert (manifest.taken, manifest.kept, manifest.cost_usd, manifest.notes) == (6, 3, 1.5, {})
+    resumed = Makers()
+    manifest = store.manifest(store.build(WORK, resumed))
+    assert resumed.made == [1, 2, 3]
+    assert (manifest.taken, manifest.kept, manifest.cost_usd, manifest.notes) == (12, 8, 2.0, {"clipped": 6})
 
 
 def test_parts_that_were_made_differently_are_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = iter([{"torch": "2.8", "threads": "2"}, {"torch": "2.9", "threads": "2", "GPU": "H100"}])
     with monkeypatch.context() as patch:
         patch.setattr(store_module, "made_with", lambda: next(facts))
-        manifest = store.manifest(store.build(WORK, parts(2)))
+        manifest = store.manifest(store.build(WORK, Makers(2)))
     assert manifest.differing == {"torch": ["2.8", "2.9"]}
     assert manifest.differences == ["its parts were made with different torch: 2.8, 2.9"]
-    same = store.build(replace(WORK, version=2), parts(2))
+    same = store.build(replace(WORK, version=2), Makers(2))
     assert store.manifest(same).differing == {}
     record = json.loads((Path(same.path) / RECORD).read_text())
     assert {"python", "pyarrow", "machine"} <= record["made_with"].keys()
-
-
-LINE = {"vid": "v", "query": "a person sits.", "duration": 9, "relevant_windows": [[1, 2]]}
 
 
 @pytest.mark.parametrize("when", ["before the first part", "before the manifest"])

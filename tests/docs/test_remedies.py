@@ -7,11 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.store import Store
-from penumbra.flows.commands import app
+from tests import terminal
 from tests.docs.test_blocks import here, penumbra  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -22,11 +21,37 @@ OPTION = re.compile(r"(?<=[ `])--[a-z-]+(?: '?[\w.]+=[^\s,;]+)?")
 TOOL = re.compile(r"`((?:hf|python|pip) [^`]+)`|(pip install '?penumbra\[\w+\]'?)")
 COSTLY = {"run": "--dry-run", "ablation": "--dry-run", "fetch": "--help", "serve": "--help", "review": "--help"}
 EXTRAS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+BEFORE_ANYTHING = (
+    ("penumbra artifacts ls", "penumbra run build-negatives scenes"),
+    ("penumbra runs ls", "penumbra run full-pipeline mine"),
+    ("penumbra check charades-cg", "penumbra fetch charades-cg"),
+    ("penumbra artifacts show mine/negatives", "penumbra run build-negatives mine"),
+    ("penumbra export mine", "penumbra run build-negatives mine"),
+    ("penumbra compare mine", "penumbra run full-pipeline mine"),
+    ("penumbra predict video.mp4 x", "penumbra run full-pipeline mine"),
+    ("penumbra run train-grounding mine", "penumbra run extract-features mine"),
+    ("penumbra run evaluate-grounding mine", "penumbra run full-pipeline mine"),
+    ("penumbra run build-negatives mine --param masking.ratio=[0.1]", "penumbra run build-negatives --help"),
+    ("penumbra run build-negatives mine --param tagging=x", "penumbra run build-negatives --help tagging"),
+    ("penumbra run build-negatives mine --param filling.candidates=many", "penumbra run build-negatives --help"),
+    ("penumbra run build-negatives --help maskin", "penumbra run build-negatives --help"),
+    ("penumbra run extract-features mine --param encoder=x", "--param clip.encoder="),
+    ("penumbra run extract-features mine --param clip.encoder=openai/none", "--param clip.encoder=tiny-clip"),
+    ("penumbra run build-negatives mine --param tagging.spacy_model=en_none", "python -m spacy"),
+    ("penumbra run build-negatives mine --param encoding.sentence_model=none/none", "pip install"),
+    ("penumbra run build-negatives mine --param filling.llama.model=none/none --param providers=[llama]", "hf "),
+    ("penumbra init mine --from other.csv", "--force"),
+)
+AFTER_TRAINING = (
+    ("penumbra compare mine", "penumbra run evaluate-grounding mine --param choice.run="),
+    ("penumbra artifacts rm mine/negatives", "penumbra artifacts pin mine/negatives --as release --remove"),
+    ("penumbra artifacts show mine/tags", "penumbra run build-negatives mine"),  # which is damaged
+)
 
 
 def said(line: str) -> str:
     """Type a line; return what it prints, with its message."""
-    done = CliRunner().invoke(app, [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line)[1:]])
+    done = terminal.penumbra(*(word.strip("'") for word in re.findall(r"'[^']*'|\S+", line)[1:]))
     return f"{done.output}\n{done.exception or ''}"
 
 
@@ -64,34 +89,6 @@ def check(line: str, expected: str) -> list[str]:
     if not found:
         return [f"{line}: no remedy {expected!r} in\n{text}"]
     return [f"{line}: {it}: {fault}" for it in found if (fault := works(line, it))]
-
-
-BEFORE_ANYTHING = (
-    ("penumbra artifacts ls", "penumbra run build-negatives scenes"),
-    ("penumbra runs ls", "penumbra run full-pipeline mine"),
-    ("penumbra check charades-cg", "penumbra fetch charades-cg"),
-    ("penumbra artifacts show mine/negatives", "penumbra run build-negatives mine"),
-    ("penumbra export mine", "penumbra run build-negatives mine"),
-    ("penumbra compare mine", "penumbra run full-pipeline mine"),
-    ("penumbra predict video.mp4 x", "penumbra run full-pipeline mine"),
-    ("penumbra run train-grounding mine", "penumbra run extract-features mine"),
-    ("penumbra run evaluate-grounding mine", "penumbra run full-pipeline mine"),
-    ("penumbra run build-negatives mine --param masking.ratio=[0.1]", "penumbra run build-negatives --help"),
-    ("penumbra run build-negatives mine --param tagging=x", "penumbra run build-negatives --help tagging"),
-    ("penumbra run build-negatives mine --param filling.candidates=many", "penumbra run build-negatives --help"),
-    ("penumbra run build-negatives --help maskin", "penumbra run build-negatives --help"),
-    ("penumbra run extract-features mine --param encoder=x", "--param clip.encoder="),
-    ("penumbra run extract-features mine --param clip.encoder=openai/none", "--param clip.encoder=tiny-clip"),
-    ("penumbra run build-negatives mine --param tagging.spacy_model=en_none", "python -m spacy"),
-    ("penumbra run build-negatives mine --param encoding.sentence_model=none/none", "pip install"),
-    ("penumbra run build-negatives mine --param filling.llama.model=none/none --param providers=[llama]", "hf "),
-    ("penumbra init mine --from other.csv", "--force"),
-)
-AFTER_TRAINING = (
-    ("penumbra compare mine", "penumbra run evaluate-grounding mine --param choice.run="),
-    ("penumbra artifacts rm mine/negatives", "penumbra artifacts pin mine/negatives --as release --remove"),
-    ("penumbra artifacts show mine/tags", "penumbra run build-negatives mine"),  # which is damaged
-)
 
 
 def test_remedies_work(here: Path) -> None:  # noqa: F811

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
@@ -16,7 +15,7 @@ from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import FeaturesParameters
-from penumbra.tasks.features.reading import lists_of
+from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation import table_text
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.configs import Inputs, Training
@@ -48,30 +47,18 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def world(
-    dataset: Dataset, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Store, Artifact]]:
+def world(dataset: Dataset, module_store: Store, prefect_server: None) -> Iterator[tuple[Store, Artifact]]:
     """A store that holds random video features, and those."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
         patch.delenv("OPENAI_API_KEY", raising=False)
-        durations = {
-            row["vid"]: row["duration"] for make in Annotations(dataset).parts() for row in make().rows.to_pylist()
-        }
-        generator = np.random.default_rng(0)
-        shapes = [(max(1, int(duration / CLIP)), CHANNELS) for duration in durations.values()]
-        found = [generator.normal(size=shape).astype(np.float16) for shape in shapes]
-        columns = {"encoder": "random", "clip_length": CLIP}
-        table = pa.table(
-            {
-                "vid": list(durations),
-                **{name: [value] * len(durations) for name, value in columns.items()},
-                "duration": list(durations.values()),
-                "features": lists_of(found, CHANNELS),
-            }
-        )
+        rows = [row for make in Annotations(dataset).parts() for row in make().rows.to_pylist()]
+        generator, found = np.random.default_rng(0), []
+        for vid, duration in {row["vid"]: row["duration"] for row in rows}.items():
+            values = generator.normal(size=(max(1, int(duration / CLIP)), CHANNELS)).astype(np.float16)
+            found.append((vid, duration, values))
+        table = features_table("random", CLIP, found, CHANNELS)
         work = Work(dataset="little", stage="video_features", version=1, parameters={"encoder": "random"})
-        yield Store(), Store().build(work, [lambda: Part(table, len(table), len(table))])
+        yield module_store, module_store.build(work, [lambda: Part(table, len(table), len(table))])
 
 
 def grid_of(dataset: Dataset, *rows: str) -> Artifact:
@@ -130,9 +117,7 @@ def test_figures_and_failures_are_a_table_and_an_artifact(world: tuple[Store, Ar
     assert next(line for line in lines if line.startswith("| gpt |")).endswith("| – | – | – |")
 
 
-def test_finished_trainings_are_reused_after_a_kill(
-    dataset: Dataset, world: tuple[Store, Artifact], made: Artifact
-) -> None:
+def test_trainings_are_reused_after_a_kill(dataset: Dataset, world: tuple[Store, Artifact], made: Artifact) -> None:
     """As after a kill: one evaluation is lost. Newer negatives of others' are not taken for a row's."""
     store, _ = world
     before = {manifest.key: manifest.ended for manifest in trainings(store, made).values()}
@@ -148,26 +133,18 @@ def test_finished_trainings_are_reused_after_a_kill(
     assert not store.manifest(again).rejected
 
 
-def test_a_failed_training_affects_only_its_seed(
-    dataset: Dataset, world: tuple[Store, Artifact], made: Artifact
-) -> None:
+def test_a_failed_training_affects_its_seed(dataset: Dataset, world: tuple[Store, Artifact], made: Artifact) -> None:
     store, _ = world
     found = trainings(store, made)["base", 2019]
     folder = run_folder(store.reference(found))
     shutil.rmtree(folder)
+    typed = {"seeds": 2, **{name: group.model_dump(exclude_unset=True) for name, group in PARAMETERS.items()}}
     with pytest.raises(RunError, match=r"1 failed \(base, seed 2019: the checkpoints of .* are not in"):
-        run_flow("ablation", "little", command_line_parameters(dataset))
+        run_flow("ablation", "little", {**typed, "dataset": dataset.model_dump(), "name": "llms", "rows": ["base"]})
     assert store.manifest(store.newest("little", "ablation")).parameters["rows"] == [["base", 2018]]
 
 
-def command_line_parameters(dataset: Dataset) -> dict[str, Any]:
-    groups = {name: group.model_dump(exclude_unset=True) for name, group in PARAMETERS.items()}
-    return {**groups, "dataset": dataset.model_dump(), "name": "llms", "rows": ["base"], "seeds": 2}
-
-
-def test_a_preset_cuts_videos_after_the_same_seconds_for_any_clip_length(
-    world: tuple[Store, Artifact], dataset: Dataset
-) -> None:
+def test_a_preset_cuts_videos_after_seconds_for_any_clip_length(world: tuple[Store, Artifact]) -> None:
     store, videos = world
     work = Work(dataset="little", stage="video_features", version=1, parameters={"clip_length": 0.5})
     halves = store.build(work, [lambda: Part(store.table(videos), 1, 1)])

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,25 @@ from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.settings import Filling
+from tests.markup import published
 from tests.rows import first_videos
 
 BEFORE = {"annotations", "tags", "dictionary", "masks", "fills", "embeddings"}
 STAGES = BEFORE | {"negatives", "in_video_negatives", "rejected", "measures", "quality"}
 QUERIES = 60
 LIGHT = QualityConfig(sample=10, resamples=20)
+FILLING = Filling(providers=["corpus", "random"], candidates=4)
+RUN = """
+import sys
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.tasks.data import annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.providers.settings import Filling
+from penumbra.tasks.negatives.parameters import QualityConfig
+annotations.Annotations.__init__.__defaults__ = (12,)
+build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
+                judging=QualityConfig(sample=10, resamples=20))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +57,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(
-    folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Store, Artifact]]:
-    root = str(tmp_path_factory.mktemp("artifacts"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENUMBRA_ARTIFACTS", root)
-        made = build_negatives(
-            Dataset(name="dirty", folder=str(folder)),
-            filling=Filling(providers=["corpus", "random"], candidates=4),
-            judging=LIGHT,
-        )
-        yield Store(root), made.negatives
+def built(folder: Path, module_store: Store, prefect_server: None) -> tuple[Store, Artifact]:
+    made = build_negatives(Dataset(name="dirty", folder=str(folder)), filling=FILLING, judging=LIGHT)
+    return module_store, made.negatives
 
 
 def test_every_stage_leaves_a_whole_artifact(built: tuple[Store, Artifact]) -> None:
@@ -99,10 +102,7 @@ def test_every_query_has_one_negative_a_level_or_a_reason(built: tuple[Store, Ar
 
 
 def test_the_user_interface_has_tables_pages_and_a_report(built: tuple[Store, Artifact]) -> None:
-    with get_client(sync_client=True) as client:
-        wanted = ["rows-dirty-negatives", "stage-dirty-negatives", "report-dirty-build-negatives"]
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=wanted)))
-        data = {artifact.key: str(artifact.data) for artifact in found}
+    data = published("rows-dirty-negatives", "stage-dirty-negatives", "report-dirty-build-negatives")
     store, negatives = built
     rows = json.loads(data["rows-dirty-negatives"])
     assert list(rows[0]) == ["query", "level", "negative", "cosine", "plausibility", "provider", "qid"]
@@ -155,8 +155,7 @@ def test_the_graph_in_the_ui_is_the_dag(built: tuple[Store, Artifact]) -> None:
 def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) -> None:
     store, negatives = built
     before = {m.key: m.ended for m in store.find()}
-    filling = Filling(providers=["corpus", "random"], candidates=4)
-    again = build_negatives(Dataset(name="dirty", folder=str(folder)), filling=filling, judging=LIGHT)
+    again = build_negatives(Dataset(name="dirty", folder=str(folder)), filling=FILLING, judging=LIGHT)
     assert again.negatives == negatives
     assert {m.key: m.ended for m in store.find()} == before
 
@@ -181,26 +180,13 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
     assert "3 rows rejected, 3 of them: no query has its qid" in made.outcome
 
 
-RUN = """
-import sys
-from penumbra.flows.build_negatives import build_negatives
-from penumbra.tasks.data import annotations
-from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.providers.settings import Filling
-from penumbra.tasks.negatives.parameters import QualityConfig
-annotations.Annotations.__init__.__defaults__ = (12,)
-build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
-                judging=QualityConfig(sample=10, resamples=20))
-"""
-
-
 def tree(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*.parquet") if not p.name.startswith(".")}
 
 
 @pytest.mark.timeout(900)  # five runs, two at once
 @pytest.mark.long
-def test_killed_anywhere_the_next_run_goes_on_to_the_same_bytes(
+def test_killed_anywhere_the_next_run_ends_with_the_same_bytes(
     folder: Path, prefect_server: None, tmp_path: Path
 ) -> None:
     """kill -9 in the middle of three stages, then run through: the same files as an undisturbed run."""

@@ -1,14 +1,11 @@
 """`extract-features` on real Prefect: good and bad videos in, Parquet out, and a page with figures."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from transformers import CLIPModel, CLIPTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
@@ -23,6 +20,7 @@ from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from tests.films import cut, film, lie_about_duration, sound, turn
+from tests.markup import published
 
 TINY = Clip(encoder="tiny-clip")
 GOOD = ("good", "turned", "uneven", "single", "pixel", "lying", "large", "upper")
@@ -57,41 +55,23 @@ def make_videos(folder: Path) -> dict[str, float]:
     return durations | {"good": 2.3, "single": 0.1, "pixel": 0.5, "large": 0.1, "broken": 4.0, "short": 9.0}
 
 
-def write_annotations(folder: Path, durations: dict[str, float]) -> None:
-    rows = {
-        vid: {
-            "sentences": [f"a person opens the {vid} door.", "a person runs."],
-            "timestamps": [[0, 0.05], [0, 0.1]],
-            "duration": duration,
-        }
-        for vid, duration in durations.items()
-    }
-    (folder / "train.json").write_text(json.dumps(rows))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("films")
     (folder / "videos").mkdir()
-    write_annotations(folder, make_videos(folder / "videos"))
+    rows = {}
+    for vid, duration in make_videos(folder / "videos").items():
+        sentences, timestamps = [f"a person opens the {vid} door.", "a person runs."], [[0, 0.05], [0, 0.1]]
+        rows[vid] = {"sentences": sentences, "timestamps": timestamps, "duration": duration}
+    (folder / "train.json").write_text(json.dumps(rows))
     return folder
 
 
 @pytest.fixture(scope="module")
-def made(
-    folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Store, Artifact]]:
-    root = str(tmp_path_factory.mktemp("artifacts"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENUMBRA_ARTIFACTS", root)
-        yield Store(root), run(folder)
-
-
-def run(folder: Path, **settings: object) -> Artifact:
-    videos = Videos(folder=str(folder / "videos"), clip_length=0.5, **settings)  # type: ignore[arg-type]
-    made = extract_features(Dataset(name="films", folder=str(folder)), TINY, Texts(), videos)
-    [found] = made.video_features
-    return found
+def made(folder: Path, module_store: Store, prefect_server: None) -> tuple[Store, Artifact]:
+    videos = Videos(folder=str(folder / "videos"), clip_length=0.5)
+    [found] = extract_features(Dataset(name="films", folder=str(folder)), TINY, Texts(), videos).video_features
+    return module_store, found
 
 
 def test_good_videos_have_features_and_bad_ones_a_reason(made: tuple[Store, Artifact]) -> None:
@@ -140,26 +120,15 @@ def test_features_equal_those_of_a_plain_call(made: tuple[Store, Artifact], fold
 
 
 def test_the_page_shows_figures_and_what_is_missing(made: tuple[Store, Artifact]) -> None:
-    with get_client(sync_client=True) as client:
-        wanted = ["report-films-extract-features", "rows-films-video-features"]
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=wanted)))
-        data = {artifact.key: str(artifact.data) for artifact in found}
+    data = published("report-films-extract-features", "rows-films-video-features")
     page = data["report-films-extract-features"]
-    for text in (
-        "videos with features | 8 of 15",
-        "Videos without features: 7",
-        "no video file",
-        "training leaves them out | train 14",
-    ):
+    for text in ("videos with features | 8 of 15", "Videos without features: 7", "no video file"):
         assert text in page
+    assert "training leaves them out | train 14" in page
     assert json.loads(data["rows-films-video-features"])[0]["features"] == "5 × 192"
 
 
-def test_a_missing_folder_of_videos_is_reported_at_once(
-    prefect_server: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
+def test_a_missing_folder_of_videos_is_reported_at_once(prefect_server: None, folder: Path, store: Store) -> None:
+    nowhere = Videos(folder=str(folder / "nowhere"))
     with pytest.raises(MissingError, match=r"no folder .*/nowhere of video files"):
-        extract_features(
-            Dataset(name="films", folder=str(folder)), TINY, Texts(), Videos(folder=str(tmp_path / "nowhere"))
-        )
+        extract_features(Dataset(name="films", folder=str(folder)), TINY, Texts(), nowhere)

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from prefect import flow
-from typer.testing import CliRunner
 
 from penumbra.artifacts.locations import runs_folder
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.flows.commands import app
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.local_run import run_flow
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.features.reading import lists_of
+from penumbra.tasks.features.reading import lists_of, vectors_of
+from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
 from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of
@@ -41,7 +39,8 @@ from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import load_examples, name_of, newest_runs
 from tests.cluster import free_port
 from tests.grounding_data import model_of
-from tests.rows import first_videos
+from tests.rows import first_videos, negative
+from tests.terminal import penumbra
 
 CHANNELS, CLIP = 16, 2.0
 SMALL = {"hidden": 32, "heads": 2, "feed_forward": 32, "queries": 4, "encoder_layers": 1, "input_dropout": 0.1}
@@ -70,22 +69,14 @@ def clips(rows: list[dict[str, Any]]) -> np.ndarray:
 
 def text_table(texts: list[str], encoder: str) -> pa.Table:
     found = [tokens(text).astype(np.float16) for text in texts]
-    pooled = pa.array(np.stack([row.mean(0) for row in found]).astype(np.float16).ravel())
-    columns = {"tokens": lists_of(found, CHANNELS), "pooled": pa.FixedSizeListArray.from_arrays(pooled, CHANNELS)}
+    pooled = vectors_of(np.stack([row.mean(0) for row in found]).astype(np.float16))
+    columns = {"tokens": lists_of(found, CHANNELS), "pooled": pooled}
     return pa.table({"text": texts, "encoder": [encoder] * len(texts), **columns})
 
 
 def video_table(videos: dict[str, np.ndarray], encoder: str) -> pa.Table:
-    features = [rows.astype(np.float16) for rows in videos.values()]
-    return pa.table(
-        {
-            "vid": list(videos),
-            "encoder": [encoder] * len(videos),
-            "clip_length": [CLIP] * len(videos),
-            "duration": [len(rows) * CLIP for rows in videos.values()],
-            "features": lists_of(features, features[0].shape[1]),
-        }
-    )
+    rows = [(vid, len(values) * CLIP, values.astype(np.float16)) for vid, values in videos.items()]
+    return features_table(encoder, CLIP, rows, rows[0][2].shape[1])
 
 
 def put(stage: str, table: pa.Table, name: str = "") -> Artifact:
@@ -98,10 +89,6 @@ def dataset(folder: Path) -> Dataset:
     return Dataset(name="tiny", folder=str(folder))
 
 
-def annotation_rows(folder: Path) -> list[dict[str, Any]]:
-    return [row for make in Annotations(dataset(folder)).parts() for row in make().rows.to_pylist()]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     counts = dict.fromkeys(("train", "test_trivial", "novel_composition"), VIDEOS)
@@ -110,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(folder: Path) -> list[dict[str, Any]]:
-    return annotation_rows(folder)
+    return [row for make in Annotations(dataset(folder)).parts() for row in make().rows.to_pylist()]
 
 
 def of_videos(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -131,38 +118,30 @@ def in_video_pairs(train: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def world(
-    folder: Path, rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, prefect_server: None
-) -> Iterator[Path]:
+def world(folder: Path, rows: list[dict[str, Any]], module_store: Store, prefect_server: None) -> Path:
     """A store with features and negatives; one video has none, one query has one negative only."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
-        train = [row for row in rows if row["split"] == "train"]
-        usual = {"words": [], "provider": "random", "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
-        negatives = []
-        for number, row in enumerate(train):
-            words = row["query"].strip(".").split()
-            for level in (1, 2, 3) if number else (1,):
-                text = " ".join(words[:-level] + [f"other{n}" for n in range(level)]) + "."
-                own = {"qid": row["qid"], "level": level, "query": row["query"], "negative": text}
-                negatives.append(own | usual)
-        put("negatives", table_of("negatives", negatives))
-        put("in_video_negatives", table_of("in_video_negatives", in_video_pairs(train)))
-        texts = sorted({row["query"] for row in rows} | {row["negative"] for row in negatives})
-        put("text_features", text_table(texts, "words"))
-        videos = of_videos(rows)
-        videos.pop(train[-1]["vid"])
-        put("video_features", video_table(videos, "mean-of-words"))
-        yield folder
+    train = [row for row in rows if row["split"] == "train"]
+    negatives = []
+    for number, row in enumerate(train):
+        words = row["query"].strip(".").split()
+        for level in (1, 2, 3) if number else (1,):
+            text = " ".join(words[:-level] + [f"other{n}" for n in range(level)]) + "."
+            negatives.append(negative(row["qid"], level, text, row["query"]))
+    put("negatives", table_of("negatives", negatives))
+    put("in_video_negatives", table_of("in_video_negatives", in_video_pairs(train)))
+    texts = sorted({row["query"] for row in rows} | {row["negative"] for row in negatives})
+    put("text_features", text_table(texts, "words"))
+    videos = of_videos(rows)
+    videos.pop(train[-1]["vid"])
+    put("video_features", video_table(videos, "mean-of-words"))
+    return folder
 
 
 def train(folder: Path, shine: bool = True, inputs: dict[str, Any] | None = None, **training: Any) -> Artifact:
-    groups = (
-        QDDETRConfig(**model_of(**SMALL), losses=LossConfig(shine=shine)),
-        Training(**{**TRAINING, **training}),
-        Inputs(**inputs or {}),
+    model = QDDETRConfig(**model_of(**SMALL), losses=LossConfig(shine=shine))
+    found: Artifact = train_grounding(
+        dataset(folder), None, model, Training(**{**TRAINING, **training}), Inputs(**inputs or {})
     )
-    found: Artifact = train_grounding(dataset(folder), None, *groups)
     return found
 
 
@@ -177,6 +156,12 @@ def evaluated(world: Path, trained: Artifact) -> Artifact:
     return found
 
 
+def figures_of(evaluation: Artifact) -> dict[tuple[str, str, str], float]:
+    """Return an evaluation's values by split, subset and metric."""
+    rows = Store().table(evaluation).to_pylist()
+    return {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
+
+
 def test_a_run_is_a_table_of_losses_and_figures_that_learns(trained: Artifact, rows: list[dict[str, Any]]) -> None:
     table = Store().table(trained).to_pylist()
     losses = [row["value"] for row in table if row["name"] == "total"]
@@ -188,17 +173,11 @@ def test_a_run_is_a_table_of_losses_and_figures_that_learns(trained: Artifact, r
     manifest = Store().manifest(trained)
     assert "seconds" not in {row["name"] for row in table}, "the same training gives the same bytes"
     assert manifest.measured["seconds"] > 0
-    missing = [row for row in rows if row["split"] == "train"][-1]["vid"]
-    assert manifest.rejected == {
-        "no features of its video": sum(row["vid"] == missing for row in rows if row["split"] == "train")
-    }
+    vids = [row["vid"] for row in rows if row["split"] == "train"]
+    assert manifest.rejected == {"no features of its video": vids.count(vids[-1])}
     assert manifest.notes == {"query with 1 of 3 hard negatives": 1}
-    assert {parent.stage for parent in manifest.parents} == {
-        "annotations",
-        "negatives",
-        "text_features",
-        "video_features",
-    }
+    parents = {"annotations", "negatives", "text_features", "video_features"}
+    assert {parent.stage for parent in manifest.parents} == parents
     assert (run_folder(trained) / "best.json").is_file()
     assert run_folder(trained).is_relative_to(runs_folder())
 
@@ -218,8 +197,7 @@ def test_predictions_are_of_every_query_with_features(evaluated: Artifact, rows:
 
 
 def test_figures_are_by_split_and_composition_type(evaluated: Artifact, rows: list[dict[str, Any]]) -> None:
-    table = Store().table(evaluated).to_pylist()
-    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in table}
+    values = figures_of(evaluated)
     labels = [{label["type"] for label in row["novel"]} for row in rows if row["split"] == "composition"]
     types = set().union(*labels)
     others = {"all", CONSTANT, OTHER_QUERY, OTHER_VIDEO, NEAR}
@@ -233,8 +211,7 @@ def test_figures_are_by_split_and_composition_type(evaluated: Artifact, rows: li
 
 
 def test_a_run_is_compared_with_baselines(evaluated: Artifact, rows: list[dict[str, Any]]) -> None:
-    table = Store().table(evaluated).to_pylist()
-    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in table}
+    values = figures_of(evaluated)
     for split in ("test", "composition"):
         for subset in (CONSTANT, OTHER_QUERY):
             assert values[split, subset, "queries"] == sum(row["split"] == split for row in rows)
@@ -246,28 +223,22 @@ def test_a_run_is_compared_with_baselines(evaluated: Artifact, rows: list[dict[s
     assert "Recall against rejection" in report
 
 
-def test_a_run_is_asked_false_sentences(
-    world: Path, trained: Artifact, evaluated: Artifact, rows: list[dict[str, Any]]
-) -> None:
-    table = Store().table(evaluated).to_pylist()
-    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in table}
+def test_a_run_is_asked_false_sentences(world: Path, evaluated: Artifact, rows: list[dict[str, Any]]) -> None:
+    values = figures_of(evaluated)
     for split in ("test", "composition"):
         assert 0 < values[split, OTHER_VIDEO, "AUROC"] < 100
         assert values[split, OTHER_VIDEO, "sentences"] == sum(row["split"] == split for row in rows)
         assert 0 <= values[split, NEAR, "group score"] <= 100
         assert 0 <= values[split, "all", WITH_REJECTION] <= values[split, "all", "rejection accuracy"] <= 100
-    annotations = next(it for it in Store().manifest(trained).parents if it.stage == "annotations")
-    negatives = Store().table(Store().newest("tiny", "negatives")).to_pylist()
-    usual = {**negatives[0], "provider": "corpus", "level": 1}
-    false = [{**usual, "qid": row["qid"], "query": row["query"]} for row in rows if row["split"] == "test"]
-    work = Work("tiny", "judging_negatives", 1, {}, (annotations,))
+    text = Store().table(Store().newest("tiny", "negatives"))["negative"][0].as_py()
+    false = [negative(row["qid"], 1, text, row["query"]) for row in rows if row["split"] == "test"]
+    work = Work("tiny", "judging_negatives", 1, {}, (Store().newest("tiny", "annotations"),))
     Store().build(work, [lambda: Part(table_of("judging_negatives", false), len(false), len(false))])
     again = evaluate_grounding(dataset(world))
-    levels = {row["metric"]: row["value"] for row in Store().table(again).to_pylist() if "level 1" in row["subset"]}
+    levels = {metric: value for (_, subset, metric), value in figures_of(again).items() if "level 1" in subset}
     assert levels["sentences"] == len(false)
     assert {"AUROC", "rejected"} <= levels.keys()
-    shown = CliRunner().invoke(app, ["artifacts", "show", f"tiny/evaluation/{again.key}"])
-    assert "level 1 by corpus" in shown.output
+    assert "level 1 by corpus" in penumbra("artifacts", "show", f"tiny/evaluation/{again.key}").output
     assert Store().newest("tiny", "negatives").stage == "negatives", "no training reads them"
 
 
@@ -303,7 +274,7 @@ def test_runs_are_compared_and_what_is_missing_is_named(world: Path, trained: Ar
         assert [first, *others[:3]] == ["R1@0.5", "R1@0.7", "mIoU", "mAP"]
         assert {f"AUROC, {OTHER_VIDEO}", f"group score, {NEAR}", WITH_REJECTION, "calibration error"} <= {*others}
     assert all(by.low <= by.mean <= by.high for _, _, by in differences)
-    output = CliRunner().invoke(app, ["compare", "tiny", other.key, trained.key]).output
+    output = penumbra("compare", "tiny", other.key, trained.key).output
     assert "with fewer than 20 videos" not in output
     for run in (found_run(other.key), found_run(trained.key)):
         assert (f"note: {run.run}: mIoU on " in output) == bool(run.below)
@@ -363,11 +334,9 @@ def test_negatives_newer_than_the_features_are_refused(
 @pytest.mark.long
 def test_two_processes_of_a_launcher_make_one_artifact(world: Path, tmp_path: Path) -> None:
     model = model_of(**{**SMALL, "name": "moment_detr", "dropout": 0.0, "input_dropout": 0.0, "pair_hinge": False})
-    config = {
-        "dataset": {"folder": str(world)},
-        "model": Settings.model_validate({"model": model}).model.model_dump(mode="json", exclude_unset=True),
-        "training": {"epochs": 1, "validation": 0.2, "seed": 31, "batch_size": 256},
-    }
+    chosen = Settings.model_validate({"model": model}).model.model_dump(mode="json", exclude_unset=True)
+    training = {"epochs": 1, "validation": 0.2, "seed": 31, "batch_size": 256}
+    config = {"dataset": {"folder": str(world)}, "model": chosen, "training": training}
     (tmp_path / "run.json").write_text(json.dumps(config))
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     command = ["-m", "penumbra", "run", "train-grounding", "tiny", "--config", str(tmp_path / "run.json")]
@@ -383,7 +352,6 @@ def test_two_processes_of_a_launcher_make_one_artifact(world: Path, tmp_path: Pa
         run_flow("train-grounding", "tiny", config)
     shutil.rmtree(run_folder(Store().reference(made)))
     alone = Store().table(run_flow("train-grounding", "tiny", config)).to_pylist()
-    norms = [
-        row["value"] for rows in (together.state["history"], alone) for row in rows if row["name"] == "gradient_norm"
-    ]
+    every = [*together.state["history"], *alone]
+    norms = [row["value"] for row in every if row["name"] == "gradient_norm"]
     assert norms[1] == pytest.approx(norms[0], rel=1e-3)

@@ -1,14 +1,11 @@
 """Hostile parameters end in one line, and text of unknown origin does not steer the terminal."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from bench.campaigns.parameters import escapes_shown, run_cases
 from penumbra.artifacts.markdown import CONTROLS
 from penumbra.artifacts.store import Store
+from tests.terminal import python
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +28,7 @@ def test_prefects_own_log_lines_are_cleaned() -> None:
         "try:\n    raise ValueError('\\x1b]0;x\\x07')\n"
         "except ValueError:\n    logging.getLogger('penumbra').exception('model %s', '\\x9b31m')"
     )
-    alone = {**os.environ, "PREFECT_LOGGING_TO_API_ENABLED": "false"}
-    done = subprocess.run([sys.executable, "-c", program], env=alone, capture_output=True, text=True, check=True)
-    assert "model \N{REPLACEMENT CHARACTER}31m" in done.stderr
-    assert "ValueError" in done.stderr
-    assert not CONTROLS.search(done.stderr)
+    said = python(program, PREFECT_LOGGING_TO_API_ENABLED="false").stderr
+    assert "model \N{REPLACEMENT CHARACTER}31m" in said
+    assert "ValueError" in said
+    assert not CONTROLS.search(said)

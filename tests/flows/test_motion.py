@@ -27,24 +27,20 @@ from penumbra.tasks.grounding.families import vdi
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.tags import Tagging, Tags
 from tests.films import film
+from tests.grounding_data import TINY_MAP
 
 TINY = Clip(encoder="tiny-clip")
 INTERVAL, LENGTHS = 0.5, {"a": 10, "b": 23, "c": 20, "d": 16}  # frames of a film, ten a second
-SMALL = {"clips": 8, "segments": 16, "counts": (3, 2), "proposal": 8, "kernel": 3, "layers": 2, "joint": 8}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("motion")
     (folder / "videos").mkdir()
-    videos = {
-        vid: {
-            "sentences": ["a person opens the door.", f"a person puts the {vid} cup down."],
-            "timestamps": [[0, 0.5], [0.4, 0.9]],
-            "duration": frames / 10,
-        }
-        for vid, frames in {**LENGTHS, "broken": 10}.items()
-    }
+    videos = {}
+    for vid, frames in {**LENGTHS, "broken": 10}.items():
+        sentences = ["a person opens the door.", f"a person puts the {vid} cup down."]
+        videos[vid] = {"sentences": sentences, "timestamps": [[0, 0.5], [0.4, 0.9]], "duration": frames / 10}
     for vid, frames in LENGTHS.items():
         film(folder / "videos" / f"{vid}.mp4", frames)
     (folder / "videos" / "broken.mp4").write_text("no video")
@@ -54,16 +50,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def store(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    root = tmp_path_factory.mktemp("artifacts")
+def store(folder: Path, module_store: Store, prefect_server: None) -> Iterator[Store]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENUMBRA_ARTIFACTS", str(root))
-        patch.setenv("PENUMBRA_RUNS", str(root / "runs"))
         patch.setattr("penumbra.tasks.features.video.PATCH_INTERVAL", INTERVAL)
         videos = Videos(folder=str(folder / "videos"), clip_length=0.25, patches=True)
         extract_features(dataset(folder), TINY, Texts(), videos)
-        build(Tags(annotations(Store()), Tagging()))
-        yield Store()
+        build(Tags(annotations(module_store), Tagging()))
+        yield module_store
 
 
 def dataset(folder: Path) -> Dataset:
@@ -76,7 +69,7 @@ def annotations(store: Store) -> Artifact:
 
 def groups(losses: dict[str, Any], **model: Any) -> dict[str, Any]:
     training = Training(epochs=1, batch_size=4, learning_rate=1e-3, evaluate_every=1, validation=0.3)
-    found = vdi.VDIConfig(clip_encoder="tiny-clip", losses=losses, ablation={**SMALL, **model})
+    found = vdi.VDIConfig(clip_encoder="tiny-clip", losses=losses, ablation={**TINY_MAP, **model})
     return {"model": found, "training": training}
 
 
@@ -99,9 +92,8 @@ def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store
         pictures = list(clip_frames(folder / "videos" / f"{vid}.mp4", INTERVAL / encoder.frames, VideoSummary()))
         pictures += pictures[-1:] * (-len(pictures) % encoder.frames)
         pictures = [resize(it, encoder.processing.resizing) for it in pictures]
-        clips = [
-            np.concatenate(pictures[n : n + encoder.frames], axis=2) for n in range(0, len(pictures), encoder.frames)
-        ]
+        starts = range(0, len(pictures), encoder.frames)
+        clips = [np.concatenate(pictures[n : n + encoder.frames], axis=2) for n in starts]
         assert np.allclose(row["seconds"], [(n + 0.5) * INTERVAL for n in range(len(clips))], atol=INTERVAL / 2)
         assert max(row["seconds"]) <= LENGTHS[vid] / 10 + 1e-6
         with torch.inference_mode():

@@ -27,24 +27,9 @@ from tests.grounding_data import model_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-SMALL = {
-    "hidden": 8,
-    "heads": 2,
-    "feed_forward": 8,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "queries": 3,
-    "alignment": 4,
-    "clips": 4,
-    "segments": 8,
-    "pool": 2,
-    "counts": (3,),
-    "proposal": 8,
-    "kernel": 3,
-    "layers": 1,
-    "joint": 8,
-    "clip_encoder": "tiny-clip",
-}
+SMALL: dict[str, Any] = {"hidden": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1}
+SMALL |= {"queries": 3, "alignment": 4, "clips": 4, "segments": 8, "pool": 2, "counts": (3,), "proposal": 8}
+SMALL |= {"kernel": 3, "layers": 1, "joint": 8, "clip_encoder": "tiny-clip"}
 QUICK = Training(epochs=1, batch_size=8, validation=0.3, start_from="")
 LOCAL = {"corpus", "random"}
 Made = set[tuple[str, str]]
@@ -79,11 +64,10 @@ def negatives() -> NegativesParameters:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def kept(module_store: Store) -> Iterator[Store]:
     """A store for all tests of this file, and flows that run without Prefect: its server has no part in any key."""
-    with pytest.MonkeyPatch.context() as patch, without_prefect():
-        patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
-        yield Store()
+    with without_prefect():
+        yield module_store
 
 
 def there(store: Store) -> Made:
@@ -96,11 +80,8 @@ def planned(run: Any) -> tuple[Made, Made, set[str]]:
         run()
     known = {(stage, key): state for stage, state, key in found.rows if len(key) == 16 and " " not in key}
     unknown = {stage for stage, _, key in found.rows if (stage, key) not in known}
-    return (
-        {place for place, state in known.items() if state == IS_THERE},
-        {place for place, state in known.items() if state == TO_MAKE},
-        unknown,
-    )
+    there, to_make = ({place for place, state in known.items() if state == it} for it in (IS_THERE, TO_MAKE))
+    return there, to_make, unknown
 
 
 def check(store: Store, run: Any) -> Made:
@@ -126,13 +107,10 @@ def test_a_preset_is_planned_as_it_is_made(
     chosen = MODELS[model.name].model_validate(model_of(name=model.name, **sizes_of(model)))
     keys = dict(check(kept, lambda: full_pipeline.fn(corner, negatives, features, preset, chosen, QUICK)))
     assert {"metrics", "predictions", "evaluation"} <= keys.keys()
-    parents = {parent.stage for parent in kept.manifest(kept.with_key("corner", "metrics", keys["metrics"])).parents}
-    encoders = {
-        stage: kept.manifest(kept.with_key("corner", stage, keys[stage])).parameters["encoder"]
-        for stage in ("text_features", "video_features")
-    }
-    simulated = {"text_features": "all-MiniLM-L6-v2", "video_features": "simulated"}
-    assert encoders == (simulated if "simulated" in preset else dict.fromkeys(simulated, "tiny-clip"))
+    made = {stage: kept.manifest(kept.with_key("corner", stage, key)) for stage, key in keys.items()}
+    parents = {parent.stage for parent in made["metrics"].parents}
+    encoders = [made[stage].parameters["encoder"] for stage in ("text_features", "video_features")]
+    assert encoders == (["all-MiniLM-L6-v2", "simulated"] if "simulated" in preset else ["tiny-clip"] * 2)
     settings = layered(preset, {"model": chosen.model_dump(exclude_unset=True)}).model
     optional = {"patch_features", "in_video_negatives", "visual_dynamic_queries", "negatives"}
     assert optional & set(parents) == settings.reads
@@ -176,7 +154,11 @@ def test_a_plan_reads_manifests_and_deletes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of parts it reads the names of the videos alone, whose files' digest is a key; a damaged part stays as it is."""
-    full_pipeline.fn(corner, negatives, features, "scenes-qd_detr-shine", small(MODELS["qd_detr"]()), QUICK)
+
+    def run() -> None:
+        full_pipeline.fn(corner, negatives, features, "scenes-qd_detr-shine", small(MODELS["qd_detr"]()), QUICK)
+
+    run()
     damaged = Path(kept.newest("corner", "tags").path) / "part-00000.parquet"
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-9])
@@ -188,9 +170,7 @@ def test_a_plan_reads_manifests_and_deletes_nothing(
         return part(store, artifact, index, columns)
 
     monkeypatch.setattr(Store, "part", reading)
-    found, _, unknown = planned(
-        lambda: full_pipeline.fn(corner, negatives, features, "scenes-qd_detr-shine", small(MODELS["qd_detr"]()), QUICK)
-    )
+    found, _, unknown = planned(run)
     assert ("tags", damaged.parent.name) in found, "whether it is whole is found out when it is read"
     assert not unknown
     assert set(read) <= {("annotations", ("vid", "duration"))}

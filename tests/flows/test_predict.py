@@ -16,16 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from prefect import flow
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from typer.testing import CliRunner
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.processes import ending_with_us
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.flows.commands import app
 from penumbra.flows.demo_app import negatives_of
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
@@ -52,6 +48,9 @@ from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.tags import Tagging, Tags
 from tests.browser import browser, needs_chromium
 from tests.grounding_data import model_of
+from tests.markup import published
+from tests.rows import negative
+from tests.terminal import penumbra, printed, refusal
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
 SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
@@ -82,29 +81,19 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def world(films: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def world(films: Path, module_store: Store, prefect_server: None) -> Path:
     """The films' features, by CLIP, and negatives of the training queries."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
-        annotated = json.loads((films / "train.json").read_text())
-        usual = {"words": [], "provider": "random", "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
-        rows = [
-            usual
-            | {
-                "qid": f"{vid}_train_{n}",
-                "level": level,
-                "query": text,
-                "negative": f"a dog sleeps on {n} sofas {level}",
-            }
-            for vid, video in annotated.items()
-            for n, text in enumerate(video["sentences"])
-            for level in (1, 2, 3)
-        ]
-        work = Work("few", "negatives", 1)
-        Store().build(work, [lambda: Part(table_of("negatives", rows), len(rows), len(rows))])
-        videos = Videos(folder=str(films / "videos"), clip_length=0.5)
-        extract_features(dataset(films), Clip(encoder="tiny-clip"), Texts(), videos)
-        yield films
+    rows = [
+        negative(f"{vid}_train_{n}", level, f"a dog sleeps on {n} sofas {level}", text)
+        for vid, video in json.loads((films / "train.json").read_text()).items()
+        for n, text in enumerate(video["sentences"])
+        for level in (1, 2, 3)
+    ]
+    work = Work("few", "negatives", 1)
+    module_store.build(work, [lambda: Part(table_of("negatives", rows), len(rows), len(rows))])
+    videos = Videos(folder=str(films / "videos"), clip_length=0.5)
+    extract_features(dataset(films), Clip(encoder="tiny-clip"), Texts(), videos)
+    return films
 
 
 def dataset(films: Path) -> Dataset:
@@ -112,10 +101,9 @@ def dataset(films: Path) -> Dataset:
 
 
 def train(films: Path, shine: bool) -> Artifact:
+    model = QDDETRConfig(**model_of(**SMALL), losses=LossConfig(shine=shine))
     training = Training(epochs=2, batch_size=8, evaluate_every=1, validation=0.3)
-    found: Artifact = train_grounding(
-        dataset(films), None, QDDETRConfig(**model_of(**SMALL), losses=LossConfig(shine=shine)), training
-    )
+    found: Artifact = train_grounding(dataset(films), None, model, training)
     return found
 
 
@@ -140,20 +128,18 @@ def grounder(trained: Artifact) -> Grounder:
     return Grounder.of_run(trained.key[:6])
 
 
-def page_of(key: str) -> Any:
-    with get_client(sync_client=True) as client:
-        return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+@pytest.fixture
+def film(world: Path) -> Path:
+    return next((world / "videos").glob("*.mp4"))
 
 
-def test_the_report_has_everything_and_nothing_in_it_is_markup(
-    world: Path, evaluated: Artifact, trained: Artifact
-) -> None:
+def test_the_report_has_everything_and_no_markup(world: Path, evaluated: Artifact, trained: Artifact) -> None:
     page = (run_folder(trained) / "report.html").read_text(encoding="utf-8")
     for title in ("Results", "saliency inside the moment", "Training", "Settings", "Origin"):
         assert title in page
     assert "<script" not in page
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
-    [shown] = [str(page.data) for page in page_of("report-few-evaluate-grounding")]
+    [shown] = published("report-few-evaluate-grounding").values()
     assert not re.search(r"(?<!\\)<script", shown)
     assert shown.count("(data:image/svg+xml;base64,") == page.count("<svg")
     train(world, shine=True)
@@ -194,9 +180,9 @@ def test_predictions_say_how_likely_a_moment_exists(world: Path, evaluated: Arti
     assert {"true sentences", "another video sentences", "level 1 sentences", "AUROC"} <= numbers.keys()
 
 
-def test_a_run_without_validation_queries_is_not_calibrated(world: Path) -> None:
+def test_a_run_without_validation_queries_is_not_calibrated(film: Path) -> None:
     sources = find_sources(Store().newest("few", "annotations"), Settings())
-    film, words = next((world / "videos").glob("*.mp4")), {}
+    words = {}
     for weight in (0.0, 1.0):
         model = TINY_MMN.model_copy(update={"losses": LossConfig(existence=weight)})
         settings = Settings(model=model, training=Training(epochs=1, batch_size=8, validation=0.0))
@@ -228,21 +214,20 @@ def test_mmn_predicts_what_its_run_predicted(world: Path, evaluated: Artifact) -
     assert grounding.saliency == pytest.approx(row["saliency"], abs=2e-2)
 
 
-def test_empty_windows_are_not_offered_and_scores_close_to_the_best_are_marked(
-    grounder: Grounder, world: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_empty_window_is_offered_and_scores_close_to_the_best_are_marked(
+    grounder: Grounder, film: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [[[1, 1, 0.9], [1, 2, 0.486], [2, 3, 0.485], [0, 3, 0.1]], [[2, 2, 0.5]]]
     grounder = replace(grounder, calibrator=None)
     predictions = [Prediction(str(number), np.array(windows), np.zeros(0)) for number, windows in enumerate(found)]
     monkeypatch.setattr(grounder.system, "predict", lambda model, data: predictions)
-    groundings = grounder.ground(next((world / "videos").glob("*.mp4")), ["a person waves.", "a person sits."])
+    groundings = grounder.ground(film, ["a person waves.", "a person sits."])
     assert [len(one.windows) for one in groundings] == [3, 0]
     scores = [row[-1] for row in shown.as_rows(groundings, 5)]
     assert scores == ["0.486", "0.485 ≈", "0.100", "–"]
 
 
-def test_a_query_below_the_threshold_is_not_in_the_video(world: Path, trained: Artifact, evaluated: Artifact) -> None:
-    film = str(next((world / "videos").glob("*.mp4")))
+def test_a_query_below_the_threshold_is_not_in_the_video(film: Path, trained: Artifact, evaluated: Artifact) -> None:
     of_run = Grounder.of_run(trained.key)
     assert of_run.calibrator is not None
     calibrator = replace(of_run.calibrator, is_chance=False)
@@ -262,34 +247,31 @@ def test_a_query_below_the_threshold_is_not_in_the_video(world: Path, trained: A
     uncalibrated = replace(of_run, calibrator=None).ground(film, ["a person waves."])
     assert (uncalibrated[0].existence, uncalibrated[0].absence) == (None, "")
     assert any("existence" in note for note in of_run.watch(film).notes) == of_run.calibrator.is_chance
-    chance = replace(of_run, calibrator=replace(calibrator, threshold=1.0, is_chance=True)).ground(
-        film, ["a person waves."]
-    )
-    assert (chance[0].exists, chance[0].absence) == (None, ""), "an existence that may be chance rejects nothing"
-    assert chance[0].existence == said[1.0][0].existence
+    by_chance = replace(of_run, calibrator=replace(calibrator, threshold=1.0, is_chance=True))
+    [chance] = by_chance.ground(film, ["a person waves."])
+    assert (chance.exists, chance.absence) == (None, ""), "an existence that may be chance rejects nothing"
+    assert chance.existence == said[1.0][0].existence
 
 
 def test_a_run_below_the_constant_window_says_so(
-    evaluated: Artifact, world: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Artifact, evaluated: Artifact, film: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [trained] = [parent for parent in Store().manifest(evaluated).parents if parent.stage == "metrics"]
     monkeypatch.setattr(runs, "below_constant", lambda rows: ("test",))
-    watched = Grounder.of_run(trained.key).watch(next((world / "videos").glob("*.mp4")))
+    watched = Grounder.of_run(trained.key).watch(film)
     assert any("mIoU on test is no higher than that of one constant window" in note for note in watched.notes)
 
 
-def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifact, tmp_path: Path) -> None:
-    film, picture = str(next((world / "videos").glob("*.mp4"))), tmp_path / "found.svg"
-    words = ["predict", film, HOSTILE, "a person waves.", "--run", trained.key, "--output", str(picture)]
-    done = CliRunner().invoke(app, [*words, "--top", "2", "--windows"])
-    assert done.exit_code == 0, done.output
-    assert len(re.findall(r"\d+\.\d\d .*\d+\.\d\d .*0\.\d{3}", done.stdout)) == 4
+def test_the_command_prints_rows_json_and_a_picture(film: Path, trained: Artifact, tmp_path: Path) -> None:
+    picture = tmp_path / "found.svg"
+    words = ["predict", str(film), HOSTILE, "a person waves.", "--run", trained.key, "--output", str(picture)]
+    shown = printed(*words, "--top", "2", "--windows")
+    assert len(re.findall(r"\d+\.\d\d .*\d+\.\d\d .*0\.\d{3}", shown)) == 4
     drawing = ElementTree.parse(picture).getroot()
     names = [node.tag.rpartition("}")[2] for node in drawing.iter()]
     assert names.count("image") == 8
     assert names.count("polyline") > 2, "axes, and saliency of both queries"
     assert "script" not in names
-    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    found = json.loads(printed(*words, "--json"))
     assert [one["query"] for one in found] == [HOSTILE, "a person waves."]
     assert 0 < len(found[0]["windows"]) <= SMALL["queries"]
     assert found[0]["clip_length"] == 0.5
@@ -297,7 +279,7 @@ def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifa
 
 
 @pytest.mark.parametrize(
-    ("film", "query", "options", "message"),
+    ("file", "query", "options", "message"),
     [
         ("good", " ", {}, "the query is empty"),
         ("good", "caf\udce9", {}, "is the terminal's encoding UTF-8"),
@@ -309,14 +291,12 @@ def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifa
     ],
 )
 def test_faults_are_reported(
-    world: Path, trained: Artifact, film: str, query: str, options: dict[str, str], message: str
+    film: Path, trained: Artifact, file: str, query: str, options: dict[str, str], message: str
 ) -> None:
-    file = next((world / "videos").glob("*.mp4")) if film == "good" else world / film
+    path = film if file == "good" else film.parents[1] / file
     given = {"run": trained.key, **options}
     arguments = [part for name, value in given.items() for part in (f"--{name}", value)]
-    done = CliRunner().invoke(app, ["predict", str(file), query, *arguments])
-    assert isinstance(done.exception, PenumbraError)
-    assert re.search(message, str(done.exception))
+    assert re.search(message, refusal("predict", str(path), query, *arguments))
 
 
 def test_one_text_in_place_of_queries_is_refused_and_a_grounder_is_shown_by_its_name(grounder: Grounder) -> None:
@@ -328,14 +308,14 @@ def test_one_text_in_place_of_queries_is_refused_and_a_grounder_is_shown_by_its_
 
 def test_weights_of_another_run_are_refused_and_reported(base: Artifact, trained: Artifact, tmp_path: Path) -> None:
     folder = run_folder(trained)
-    assert CliRunner().invoke(app, ["artifacts", "verify", "few/metrics"]).exit_code == 0
+    printed("artifacts", "verify", "few/metrics")
     shutil.copytree(folder, tmp_path / "own")
     try:
         shutil.rmtree(folder)
         shutil.copytree(run_folder(base), folder)
         with pytest.raises(RunError, match=f"are not those that run {trained.key} ended with .*restore the files"):
             Grounder.of_run(trained.key)
-        verified = CliRunner().invoke(app, ["artifacts", "verify", f"few/metrics/{trained.key}"])
+        verified = penumbra("artifacts", "verify", f"few/metrics/{trained.key}")
         assert verified.exit_code == 1
         assert f"are not those that run {trained.key} ended with" in verified.output
     finally:
@@ -346,9 +326,8 @@ def test_weights_of_another_run_are_refused_and_reported(base: Artifact, trained
 
 def test_a_run_whose_encoder_is_missing_is_named(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clip, "encoder_inputs", lambda *_: {})
-    with pytest.raises(
-        RunError, match=r"qd_detr\+shine-\w+ was trained on features of CLIP 'tiny-clip', which is miss"
-    ):
+    missing = r"qd_detr\+shine-\w+ was trained on features of CLIP 'tiny-clip', which is miss"
+    with pytest.raises(RunError, match=missing):
         Grounder.of_run(trained.key)
 
 
@@ -359,9 +338,8 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     work = Work("few", "video_features", 1, {"imported": [{"name": "i3d"}], "clip_length": 0.5})
     store.build(work, [lambda: Part(table, len(table), len(table))])
     annotations = store.newest("few", "annotations")
-    chosen = Settings(
-        model=QDDETRConfig(**model_of(**SMALL)), training=Training(epochs=1), inputs=Inputs(video_features=("i3d",))
-    )
+    model, inputs = QDDETRConfig(**model_of(**SMALL)), Inputs(video_features=("i3d",))
+    chosen = Settings(model=model, training=Training(epochs=1), inputs=inputs)
     imported = flow(train_model)(find_sources(annotations, chosen), chosen)
     with pytest.raises(RunError, match=r"trained on features \(i3d\) that can't be computed"):
         Grounder.of_run(imported.key)
@@ -370,7 +348,6 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
 @pytest.fixture(scope="module")
 def counted(world: Path) -> Artifact:
     """The films' dictionary, and with it their tags."""
-
     annotations = Store().newest("few", "annotations")
     return build(WordCounts(annotations, build(Tags(annotations, Tagging()))))
 
@@ -411,10 +388,8 @@ def test_negatives_of_the_demo_app_change_only_words_of_the_sentence(counted: Ar
 
 @pytest.mark.long
 @needs_chromium
-def test_the_demo_app_finds_windows_in_a_browser(
-    world: Path, trained: Artifact, counted: Artifact, tmp_path: Path
-) -> None:
-    film = next((world / "videos").glob("*.mp4"))
+@pytest.mark.usefixtures("counted")
+def test_the_demo_app_finds_windows_in_a_browser(film: Path, trained: Artifact, tmp_path: Path) -> None:
     with demo_app("--run", trained.key) as address, browser(tmp_path / "profile") as tab:
         tab.call("Network.enable")
         tab.open(address)
@@ -437,11 +412,10 @@ def test_the_demo_app_finds_windows_in_a_browser(
         assert [url for url in urls if not url.startswith((address, "data:", "blob:"))] == []
 
 
-def test_the_demo_app_serves_no_other_file_and_fetches_none(
-    world: Path, trained: Artifact, counted: Artifact, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("counted")
+def test_the_demo_app_serves_no_other_file_and_fetches_none(film: Path, trained: Artifact, tmp_path: Path) -> None:
     secret = tmp_path / "secret.mp4"
-    secret.write_bytes(next((world / "videos").glob("*.mp4")).read_bytes())
+    secret.write_bytes(film.read_bytes())
     with demo_app() as address:
         page = urllib.request.urlopen(address, timeout=60)
         assert "default-src 'self'" in page.headers["Content-Security-Policy"]

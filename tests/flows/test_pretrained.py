@@ -84,14 +84,11 @@ def served(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
             repository = "/".join(path.split("/")[3:5])
             own = [name.split("/", 3)[3] for name in files if name.startswith(f"/{repository}/")]
             asked.append(path)
-            if path.startswith("/api/models/") and own and "/tree/" not in path:
-                listed = {"id": repository, "sha": "0" * 40, "siblings": [{"rfilename": name} for name in own]}
-                data = json.dumps(listed).encode()
-            elif path.startswith("/api/models/") and own:
-                tree = [
-                    {"type": "file", "path": it, "size": len(files[f"/{repository}/{it}"]), "oid": "0"} for it in own
-                ]
-                data = json.dumps(tree).encode()
+            sizes = {name: len(files[f"/{repository}/{name}"]) for name in own}
+            tree = [{"type": "file", "path": name, "size": size, "oid": "0"} for name, size in sizes.items()]
+            listed = {"id": repository, "sha": "0" * 40, "siblings": [{"rfilename": name} for name in own]}
+            if path.startswith("/api/models/") and own:
+                data = json.dumps(tree if "/tree/" in path else listed).encode()
             else:
                 data = files.get(path, b"")
             self.send_response(200 if data else 404)
@@ -134,7 +131,7 @@ def checkpoint(file: Path, weights: dict[str, Tensor]) -> Path:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("moment_detr", MomentDETR), ("qd_detr", QDDETR)])
-def test_a_published_checkpoint_is_fetched_once_and_grounds_a_video(
+def test_a_published_checkpoint_grounds_a_video(
     here: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[GroundingModel]
 ) -> None:
     data = checkpoint(here / "a.ckpt", official_weights(kind)).read_bytes()
@@ -198,7 +195,7 @@ def test_what_is_no_checkpoint_is_one_line(here: Path) -> None:
         ("query_embed.weight", torch.zeros(10**9, 2, device="meta")),
     ],
 )
-def test_a_small_checkpoint_that_claims_a_large_model_is_refused_before_it_is_made(
+def test_a_small_checkpoint_of_a_large_model_is_refused_before_it_is_made(
     here: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Tensor
 ) -> None:
     checkpoint(here / "a.ckpt", official_weights() | {name: value})

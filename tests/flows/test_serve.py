@@ -86,9 +86,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     prefect.mkdir()
     (prefect / "profiles.toml").write_text(PROFILES.format(port=port))
     (prefect / "prefect.db").write_bytes(b"the user's own")
-    environment = {**os.environ, "PENUMBRA_ARTIFACTS": str(home / "artifacts"), "HOME": str(home)}
-    for name in ("PREFECT_HOME", "PREFECT_API_URL", "XDG_DATA_HOME", "PENUMBRA_AUTH", "PENUMBRA_URL"):
-        environment.pop(name, None)
+    foreign = ("PREFECT_HOME", "PREFECT_API_URL", "XDG_DATA_HOME", "PENUMBRA_AUTH", "PENUMBRA_URL")
+    kept = {name: value for name, value in os.environ.items() if name not in foreign}
+    environment = {**kept, "PENUMBRA_ARTIFACTS": str(home / "artifacts"), "HOME": str(home)}
     terminal, end = pty.openpty()
     process = subprocess.Popen(
         [*PENUMBRA, "serve", "--all", "--port", str(port)], env=environment, stdin=end, stdout=end, stderr=end

@@ -24,6 +24,7 @@ from websockets.typing import Origin, Subprotocol
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.local_run import check_server
 from penumbra.flows.server import given_credential, listen, new_credential, start_server, stop, wait_for
+from tests.terminal import python
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +32,51 @@ EVIL = "http://evil.example"
 SECRET = "sk-canary-in-a-block"
 SECRETS = ("block_documents/filter", {"include_secrets": True})
 DOORS = [("deployments/filter", {}), ("flows/", {"name": "theirs"}), SECRETS]
+RUN = """
+import os, time
+from prefect import flow
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+from penumbra.flows.server import some_server, start_early
+
+@flow
+def waits():
+    print("server", PREFECT_API_URL.value(), PREFECT_API_AUTH_STRING.value(), flush=True)
+    time.sleep(600)
+
+start_early()
+with some_server():
+    waits()
+"""
+SIDE_BY_SIDE = """
+import threading
+import psutil
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.context import get_settings_context
+from prefect.task_runners import ProcessPoolTaskRunner
+from penumbra.flows.server import some_server
+
+@task(cache_policy=NO_CACHE)
+def asked_of():
+    get_run_logger().info("in a process of its own")  # goes to a server, as do the events of its states
+    return get_settings_context().settings.api.url
+
+@flow
+def several():
+    with ProcessPoolTaskRunner(1) as runner:
+        return runner.submit(asked_of, {}).result()
+
+if __name__ == "__main__":
+    with some_server():
+        ours, threads = get_settings_context().settings.api.url, []
+        theirs = several()
+        thread = threading.Thread(target=lambda: threads.append(get_settings_context().settings.api.url))
+        thread.start()
+        thread.join()
+        started = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    print("server", theirs == ours, threads == [ours], len([it for it in started if "server" in it]))
+    print("left", bool(get_settings_context().settings.api.url))
+"""
 
 
 class Guarded:
@@ -102,11 +148,8 @@ def test_the_credential_is_in_no_command_line(guarded: Guarded) -> None:
 @pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1"])
 def test_a_page_of_another_origin_gets_nothing(guarded: Guarded, origin: str) -> None:
     for path, body in DOORS:
-        asked = {
-            "Origin": origin,
-            "Access-Control-Request-Method": "POST",
-            "Access-Control-Request-Headers": "authorization,content-type",
-        }
+        asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        asked["Access-Control-Request-Headers"] = "authorization,content-type"
         status, headers, _ = guarded.ask("OPTIONS", path, **asked)
         assert (status, "access-control-allow-origin" in headers) == (400, False)
         status, headers, _ = guarded.ask("POST", path, body, Origin=origin, Content_Type="text/plain")
@@ -140,23 +183,6 @@ def test_a_web_socket_of_another_origin_gets_nothing(guarded: Guarded, path: str
         pass
 
 
-RUN = """
-import os, time
-from prefect import flow
-from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
-from penumbra.flows.server import some_server, start_early
-
-@flow
-def waits():
-    print("server", PREFECT_API_URL.value(), PREFECT_API_AUTH_STRING.value(), flush=True)
-    time.sleep(600)
-
-start_early()
-with some_server():
-    waits()
-"""
-
-
 def test_a_run_s_server_is_locked_and_ends_when_the_run_is_killed(tmp_path: Path) -> None:
     environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
     process = subprocess.Popen(
@@ -182,45 +208,11 @@ def test_a_run_s_server_is_locked_and_ends_when_the_run_is_killed(tmp_path: Path
         server.ask("GET", "health")
 
 
-SIDE_BY_SIDE = """
-import threading
-import psutil
-from prefect import flow, get_run_logger, task
-from prefect.cache_policies import NO_CACHE
-from prefect.context import get_settings_context
-from prefect.task_runners import ProcessPoolTaskRunner
-from penumbra.flows.server import some_server
-
-@task(cache_policy=NO_CACHE)
-def asked_of():
-    get_run_logger().info("in a process of its own")  # goes to a server, as do the events of its states
-    return get_settings_context().settings.api.url
-
-@flow
-def several():
-    with ProcessPoolTaskRunner(1) as runner:
-        return runner.submit(asked_of, {}).result()
-
-if __name__ == "__main__":
-    with some_server():
-        ours, threads = get_settings_context().settings.api.url, []
-        theirs = several()
-        thread = threading.Thread(target=lambda: threads.append(get_settings_context().settings.api.url))
-        thread.start()
-        thread.join()
-        started = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
-    print("server", theirs == ours, threads == [ours], len([it for it in started if "server" in it]))
-    print("left", bool(get_settings_context().settings.api.url))
-"""
-
-
 @pytest.mark.long
 def test_what_a_run_starts_asks_the_run_s_server_and_starts_none_without_a_lock(tmp_path: Path) -> None:
     (tmp_path / "several.py").write_text(SIDE_BY_SIDE)
-    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_LOGGING_LEVEL": "INFO"}
-    ended = subprocess.run(
-        [sys.executable, tmp_path / "several.py"], env=environment, capture_output=True, text=True, check=True
-    )
+    home = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_LOGGING_LEVEL": "INFO"}
+    ended = python(tmp_path / "several.py", **home)
     assert ended.stdout.splitlines()[-2:] == ["server True True 1", "left False"]
     assert "temporary server" not in ended.stdout + ended.stderr
 

@@ -26,21 +26,11 @@ FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "
 MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR}
 MODELS["bm_detr"] = BMDETR
 OUTPUTS, GRADIENTS, DRIFT = 1e-5, 2e-4, 1e-3
-OPTIONS = {  # names of `ModelSettings`, and those of the published options
-    "video_dim": "v_feat_dim",
-    "text_dim": "t_feat_dim",
-    "hidden": "hidden_dim",
-    "heads": "nheads",
-    "feed_forward": "dim_feedforward",
-    "encoder_layers": "enc_layers",
-    "decoder_layers": "dec_layers",
-    "queries": "num_queries",
-    "projections": "n_input_proj",
-    "dropout": "dropout",
-    "input_dropout": "input_dropout",
-    "longest_text": "max_q_l",
-    "text_positions": "use_txt_pos",
-}
+# names of `ModelSettings`, and those of the published options
+OPTIONS = {"video_dim": "v_feat_dim", "text_dim": "t_feat_dim", "hidden": "hidden_dim", "heads": "nheads"}
+OPTIONS |= {"feed_forward": "dim_feedforward", "encoder_layers": "enc_layers", "decoder_layers": "dec_layers"}
+OPTIONS |= {"queries": "num_queries", "projections": "n_input_proj", "dropout": "dropout"}
+OPTIONS |= {"input_dropout": "input_dropout", "longest_text": "max_q_l", "text_positions": "use_txt_pos"}
 
 
 def golden_files(model: str) -> list[Path]:
@@ -120,14 +110,9 @@ class Golden:
         for sample, found in enumerate(windows):
             spans[sample, : len(found)], present[sample, : len(found)] = found, True
         scores = self.arrays.get(f"{prefix}saliency_all_labels", self.arrays.get(f"{prefix}match_labels"))
-        return Targets(
-            spans,
-            present,
-            torch.zeros(mask.shape) if scores is None else torch.from_numpy(scores),
-            mask,
-            self.tensor(f"{prefix}saliency_pos_labels"),
-            self.tensor(f"{prefix}saliency_neg_labels"),
-        )
+        clip_scores = torch.zeros(mask.shape) if scores is None else torch.from_numpy(scores)
+        high, low = (self.tensor(f"{prefix}saliency_{side}_labels") for side in ("pos", "neg"))
+        return Targets(spans, present, clip_scores, mask, high, low)
 
     def losses(self, **changes: Any) -> LossSettings:
         args = self.config["args"]
@@ -154,12 +139,8 @@ class Golden:
         if args.get("contrastive_align_loss"):
             found |= {"align": args["contrastive_align_loss_coef"], "align_temperature": args["temperature"]}
         if self.config["model"] == "bm_detr":
-            found |= {
-                "class_error": args["class_loss_coef"],
-                "probability": args["lw_prob_loss_coef"],
-                "semantic": args["lw_contrastive_loss_coef"],
-                "align_temperature": args["temperature"],
-            }
+            found |= {"class_error": args["class_loss_coef"], "probability": args["lw_prob_loss_coef"]}
+            found |= {"semantic": args["lw_contrastive_loss_coef"], "align_temperature": args["temperature"]}
         base = "qd_detr" if shine else self.config["model"]
         return losses_of(base, shine, **{**found, **changes})
 

@@ -21,28 +21,15 @@ from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_gold
 FILES = golden_files("bm_detr")
 pytestmark = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-TERMS = {
-    "span": "span",
-    "giou": "giou",
-    "label": "label",
-    "class_error": "class",
-    "saliency": "saliency",
-    "semantic": "contrastive_align",
-    "probability": "prob_guidance",
-}
+TERMS = {"span": "span", "giou": "giou", "label": "label", "class_error": "class", "saliency": "saliency"}
+TERMS |= {"semantic": "contrastive_align", "probability": "prob_guidance"}
 
 
 def compare(found: Outputs, golden: Golden, prefix: str) -> None:
     assert found.probability is not None
     assert found.pooled is not None
-    ours = {
-        "pred_logits": found.logits[-1],
-        "pred_spans": found.spans[-1],
-        "saliency_scores": found.saliency,
-        "vid_logits": found.probability,
-        "proj_vid_mem": found.pooled[0],
-        "proj_txt_mem": found.pooled[1],
-    }
+    ours = {"pred_logits": found.logits[-1], "pred_spans": found.spans[-1], "saliency_scores": found.saliency}
+    ours |= {"vid_logits": found.probability, "proj_vid_mem": found.pooled[0], "proj_txt_mem": found.pooled[1]}
     for name, value in ours.items():
         close(value, golden.tensor(prefix + name), OUTPUTS)
 

@@ -25,9 +25,7 @@ def case(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[s
 def test_every_figure_is_the_published_one(path: Path) -> None:
     submission, truth, wanted = case(path)
     ious = [float(iou) for iou in wanted["full"]["MR-R1"] if iou != "average"]
-    end = (
-        40 if path.stem.endswith("activitynet_opt_bm") else None
-    )  # seconds: BM-DETR's cut, of its clips and their length
+    end = 40 if path.stem.endswith("activitynet_opt_bm") else None  # seconds: BM-DETR's cut
     ranges = [name for name in ("full", "long", "middle", "short") if name in wanted]
     found = report(submission, truth, ranges, ious, end)
     for key in (key for key in KEYS if key in wanted):

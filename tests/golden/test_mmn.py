@@ -85,17 +85,8 @@ def targets(golden: Golden, net: MMN) -> MapTargets:
 
 def losses(golden: Golden, net: MMN, late: bool = False) -> Losses:
     o = options(golden)["LOSS"]
-    weights = MMNLosses(
-        o["MIN_IOU"],
-        o["MAX_IOU"],
-        o["NUM_POSTIVE_VIDEO_PROPOSAL"],
-        o["NEGATIVE_VIDEO_IOU"],
-        o["SENT_REMOVAL_IOU"],
-        o["TAU_VIDEO"],
-        o["TAU_SENT"],
-        o["MARGIN"],
-        o["CONTRASTIVE_WEIGHT"],
-    )
+    names = ("MIN_IOU", "MAX_IOU", "NUM_POSTIVE_VIDEO_PROPOSAL", "NEGATIVE_VIDEO_IOU", "SENT_REMOVAL_IOU")
+    weights = MMNLosses(*(o[name] for name in (*names, "TAU_VIDEO", "TAU_SENT", "MARGIN", "CONTRASTIVE_WEIGHT")))
     return mmn_losses(net(inputs(golden)), replace(targets(golden, net), late=late), weights)
 
 
@@ -118,11 +109,8 @@ def test_videos_are_averaged_to_segments(golden: Golden) -> None:
         pytest.skip("this file holds no raw features")
     videos = [functional.normalize(video, dim=-1) for video in of_videos(golden, "raw.video")]
     padded = nn.utils.rnn.pad_sequence(videos, batch_first=True)
-    close(
-        segment_means(padded, torch.tensor([*map(len, videos)]), settings(golden).segments),
-        golden.tensor("in.feats"),
-        OUTPUTS,
-    )
+    means = segment_means(padded, torch.tensor([*map(len, videos)]), settings(golden).segments)
+    close(means, golden.tensor("in.feats"), OUTPUTS)
 
 
 def test_candidates_and_their_overlap(golden: Golden) -> None:
@@ -214,9 +202,8 @@ def check_step(golden: Golden, names: dict[str, nn.Parameter]) -> None:
 def test_suppressed_windows(golden: Golden) -> None:
     net = model(golden)
     found = predicted(golden, net, keep=len(net.cells))
-    keys = [
-        f"{video}.{number}" for video, part in enumerate(of_videos(golden, "in.moments")) for number in range(len(part))
-    ]
+    videos = enumerate(of_videos(golden, "in.moments"))
+    keys = [f"{video}.{number}" for video, part in videos for number in range(len(part))]
     for rows, key in zip(found, keys, strict=True):
         close(rows[:, :2], golden.tensor(f"out.nms.{key}"), OUTPUTS)
 
@@ -225,9 +212,8 @@ def test_official_figures(golden: Golden) -> None:
     truth = [[window] for video in golden.config["moments"] for window in video]
     found = predicted(golden, model(golden), keep=5)
     names = [str(number) for number in range(len(truth))]
-    scores = score_queries(
-        align({n: rows.tolist() for n, rows in zip(names, found, strict=True)}, dict(zip(names, truth, strict=True)))
-    )
+    predictions = {name: rows.tolist() for name, rows in zip(names, found, strict=True)}
+    scores = score_queries(align(predictions, dict(zip(names, truth, strict=True))))
     figures, best = golden.config["evaluate"], {1: scores.iou, 5: scores.best_of_five}
     for among in (1, 5):
         wanted = {float(n.split("@")[-1]): value for n, value in figures.items() if n.startswith(f"R@{among},")}

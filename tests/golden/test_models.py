@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from penumbra.models.checkpoints import our_name
 from penumbra.models.grounding import Outputs
-from penumbra.models.loss_settings import LossSettings
 from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, divergence, fine_hinges, match
 from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
 
@@ -76,10 +75,9 @@ def test_matchings(path: Path) -> None:
         name = "final" if layer == layers - 1 else f"aux{layer}"
         assigned = match(outputs.logits[layer], outputs.spans[layer], targets.spans, targets.span_mask, costs)
         for sample, row in enumerate(assigned):
-            wanted = zip(
-                *(golden.tensor(f"match.{name}.{sample}.{side}").tolist() for side in ("tgt", "pred")), strict=True
-            )
-            assert {window: query for window, query in enumerate(row.tolist()) if query >= 0} == dict(wanted)
+            pairs = [golden.tensor(f"match.{name}.{sample}.{side}").tolist() for side in ("tgt", "pred")]
+            found = {window: query for window, query in enumerate(row.tolist()) if query >= 0}
+            assert found == dict(zip(*pairs, strict=True))
 
 
 def loss_key(golden: Golden, name: str) -> str:
@@ -152,15 +150,12 @@ def cases() -> list[tuple[Path, str]]:
     ]
 
 
-def objective_settings(golden: Golden, objective: str) -> LossSettings:
-    return golden.losses(variant="released") if objective == "_released" else golden.losses()
-
-
 @needs_golden
 @pytest.mark.parametrize(("path", "objective"), cases(), ids=lambda case: getattr(case, "stem", case))
 def test_gradients_and_ten_steps(path: Path, objective: str) -> None:
     golden = read_golden(path)
-    model, settings = golden.model(text_attention="official"), objective_settings(golden, objective)
+    model = golden.model(text_attention="official")
+    settings = golden.losses(variant="released") if objective == "_released" else golden.losses()
     optim = golden.config[f"optim{objective}"]
     optimiser = torch.optim.AdamW(model.parameters(), optim["lr"], optim["betas"], weight_decay=optim["weight_decay"])
     names = dict(model.named_parameters())

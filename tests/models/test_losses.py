@@ -29,17 +29,8 @@ def targets(windows: int = 1, **changes: Any) -> Targets:
 
 def outputs(**changes: Any) -> Outputs:
     torch.manual_seed(0)
-    found = Outputs(
-        torch.randn(2, B, Q, 2),
-        torch.rand(2, B, Q, 2) * 0.4 + 0.2,
-        torch.randn(B, L),
-        torch.randn(B, L),
-        torch.randn(3, B, L),
-    )
-    return replace(found, **changes)
-
-
-# -- matching ----------------------------------------------------------------------------------------------------
+    logits, spans = torch.randn(2, B, Q, 2), torch.rand(2, B, Q, 2) * 0.4 + 0.2
+    return replace(Outputs(logits, spans, torch.randn(B, L), torch.randn(B, L), torch.randn(3, B, L)), **changes)
 
 
 def test_one_window_is_matched_on_the_device_as_scipy_would() -> None:
@@ -69,16 +60,11 @@ def test_matching_is_the_cheapest_and_does_not_depend_on_the_batch() -> None:
     assert (found[~present] == -1).all()
 
 
-# -- the total -----------------------------------------------------------------------------------------------------
-
-
 def test_absent_windows_change_nothing() -> None:
     truth = targets()
-    padded = replace(
-        truth,
-        spans=torch.cat((truth.spans, torch.full((B, 2, 2), torch.nan)), 1),
-        span_mask=torch.cat((truth.span_mask, torch.zeros(B, 2, dtype=torch.bool)), 1),
-    )
+    spans = torch.cat((truth.spans, torch.full((B, 2, 2), torch.nan)), 1)
+    present = torch.cat((truth.span_mask, torch.zeros(B, 2, dtype=torch.bool)), 1)
+    padded = replace(truth, spans=spans, span_mask=present)
     found = outputs(spans=(torch.rand(2, B, Q, 2) * 0.4 + 0.2).requires_grad_())
     first = compute_losses(found, truth, losses_of("moment_detr"))
     second = compute_losses(found, padded, losses_of("moment_detr"))
@@ -110,9 +96,6 @@ def test_a_batch_without_negative_leaves_out_the_terms_that_need_one(model: str)
     found = compute_losses(outputs(saliency_negative=None), targets(), losses_of(model, shine=True))
     assert torch.isfinite(found.total)
     assert not {"negative_pair", "coarse_inter", "fine_4"} & set(found.terms)
-
-
-# -- SHINE's rankings ------------------------------------------------------------------------------------------------
 
 
 def hinges(hard: Tensor, truth: Targets) -> list[Tensor]:

@@ -12,18 +12,8 @@ from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_overlap, schedule
 
 SENTENCES = (3, 1, 2, 4)
-SIZES: dict[str, Any] = {
-    "video_dim": 6,
-    "text_dim": 5,
-    "hidden": 8,
-    "joint": 7,
-    "clips": 8,
-    "segments": 16,
-    "counts": (3, 2),
-    "kernel": 3,
-    "proposal": 6,
-    "layers": 4,
-}
+SIZES: dict[str, Any] = {"video_dim": 6, "text_dim": 5, "hidden": 8, "joint": 7, "clips": 8, "segments": 16}
+SIZES |= {"counts": (3, 2), "kernel": 3, "proposal": 6, "layers": 4}
 
 
 def model(**changes: Any) -> MMN:

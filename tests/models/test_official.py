@@ -32,7 +32,7 @@ def options_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("kind", ["dict", "namespace", "easydict"])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_options_of_every_kind_are_read(
+def test_options_of_all_kinds_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, wrapped: bool
 ) -> None:
     name = "module.class_embed.bias" if wrapped else "class_embed.bias"

@@ -37,9 +37,8 @@ def inputs(frames: int = 6) -> VDIInputs:
     mask = torch.arange(WORDS) < torch.tensor([5, 2, 3, 1])[:, None]
     video = torch.randn(3, 8, WIDTH, generator=generator)
     there = torch.arange(frames) < torch.tensor([frames, 2, 1])[:, None]
-    seen = Patches(
-        torch.randn(3, frames, WIDTH, generator=generator), torch.randn(3, frames, 4, 3, generator=generator), there
-    )
+    vectors, patches = (torch.randn(3, frames, *size, generator=generator) for size in ((WIDTH,), (4, 3)))
+    seen = Patches(vectors, patches, there)
     split = torch.tensor([True, True, True, False])
     return VDIInputs(video, ids[:1], mask[None], VIDEO_OF, (ids[1], mask), (ids[2], mask), split, seen)
 

@@ -15,6 +15,7 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.registry import ParameterError
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.negatives.files import NegativesError
+from tests.terminal import python
 
 pytestmark = pytest.mark.slow
 
@@ -25,9 +26,7 @@ COLUMNS = ["qid", "level", "query", "negative", "words", "provider", "model", "s
 
 
 def test_importing_it_imports_nothing_heavy() -> None:
-    program = f"import penumbra, sys; print(sorted({HEAVY} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert python(f"import penumbra, sys; print(sorted({HEAVY} & set(sys.modules)))").stdout == "[]\n"
     assert penumbra.Grounder.__name__ == "Grounder"
     with pytest.raises(AttributeError, match="has no attribute 'Grinder'"):
         penumbra.Grinder  # type: ignore[attr-defined]  # noqa: B018
@@ -69,7 +68,6 @@ def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
 ) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
     frame = pd.DataFrame({"query": SENTENCES, "vid": [f"v{number // 3}" for number in range(9)]})
-
     how = {"filling": {"candidates": 8}, "ratios": [0.3, 0.6, 1]}  # a group, and a parameter by its own name
 
     async def cell() -> pd.DataFrame:
@@ -92,15 +90,14 @@ def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
     pd.testing.assert_frame_equal(again, negatives)
 
 
-def test_a_few_sentences_need_no_server_and_what_is_rejected_is_on_the_result(
+def test_a_few_sentences_need_no_server_and_rejections_are_returned(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penumbra.flows.server._temporary_server", lambda: pytest.fail("a server was started"))
     with pytest.warns(UserWarning, match=r"\d+ rejections?, .*; attrs\['rejected'\] has each"):
         negatives = penumbra.build_negatives([*SENTENCES, "123"])
-    assert ("query has no letter", "row 9: 123") in {
-        (row["reason"], row["value"]) for row in negatives.attrs["rejected"]
-    }
+    rejected = {(row["reason"], row["value"]) for row in negatives.attrs["rejected"]}
+    assert ("query has no letter", "row 9: 123") in rejected
     figures = penumbra.quality(negatives, resamples=0)
     assert figures.loc[("corpus", "rows"), "level 1"] == sum(negatives["level"] == 1)
 

@@ -126,10 +126,9 @@ class Gemini:
         return 400, self._detailed(400, "API key not valid. Please pass a valid API key.", info)
 
     def quota(self) -> dict[str, Any]:
-        violation = {"quotaMetric": "requests", "quotaId": "GenerateRequestsPerDayPerProject"}
-        return self._detailed(
-            429, OUT_OF_QUOTA, {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
-        )
+        violations = [{"quotaMetric": "requests", "quotaId": "GenerateRequestsPerDayPerProject"}]
+        failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": violations}
+        return self._detailed(429, OUT_OF_QUOTA, failure)
 
     def _detailed(self, status: int, message: str, detail: dict[str, Any]) -> dict[str, Any]:
         body = self.error(status, message)

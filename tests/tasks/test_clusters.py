@@ -57,13 +57,8 @@ def corner(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(corner: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The digests of what one process makes of them, one part after the other."""
     folder = tmp_path_factory.mktemp("alone")
-    host = Host(
-        folder / "host",
-        PREFECT_API_URL=str(PREFECT_API_URL.value()),
-        HF_HUB_OFFLINE="1",
-        PENUMBRA_ENGINE="here",
-        PENUMBRA_ARTIFACTS=str(folder / "artifacts"),
-    )
+    server = {"PREFECT_API_URL": str(PREFECT_API_URL.value()), "HF_HUB_OFFLINE": "1"}
+    host = Host(folder / "host", **server, PENUMBRA_ENGINE="here", PENUMBRA_ARTIFACTS=str(folder / "artifacts"))
     yield host.run("queries", str(corner))
     host.end()
 
@@ -107,9 +102,7 @@ def films(new_host: NewHost, tmp_path: Path) -> tuple[str, dict[str, str]]:
     return folder, expected
 
 
-def test_features_are_made_by_a_cluster_s_gpus(
-    films: tuple[str, dict[str, str]], new_host: NewHost, tmp_path: Path
-) -> None:
+def test_features_are_made_by_the_gpus(films: tuple[str, dict[str, str]], new_host: NewHost, tmp_path: Path) -> None:
     """A resource of Dask is a name: these hosts need no GPU."""
     folder, expected = films
     port = free_port()
@@ -133,11 +126,8 @@ def makers(folder: Path, piece: int) -> list[int]:
 
 def finished(folder: Path) -> list[int]:
     """The parts that are there."""
-    return [
-        int(path.stem.split("-")[1])
-        for path in (folder / "artifacts").rglob("part-*.parquet")
-        if path.parent.name != "_rejected"
-    ]
+    paths = (folder / "artifacts").rglob("part-*.parquet")
+    return [int(path.stem.split("-")[1]) for path in paths if path.parent.name != "_rejected"]
 
 
 @pytest.fixture
@@ -162,7 +152,7 @@ def result(run: "subprocess.Popen[str]") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("engine", ["dask", "ray"])
-def test_the_parts_of_a_killed_worker_are_made_by_another(
+def test_a_killed_worker_s_parts_are_made(
     engine: str, digests: dict[str, str], new_host: NewHost, tmp_path: Path
 ) -> None:
     host = new_host("host", PENUMBRA_ENGINE=engine, PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
@@ -173,7 +163,7 @@ def test_the_parts_of_a_killed_worker_are_made_by_another(
     assert all(len(makers(tmp_path, piece)) == 1 for piece in there), "no finished part is made twice"
 
 
-def test_a_killed_scheduler_is_reported_and_the_next_run_continues(
+def test_after_a_killed_scheduler_the_next_run_continues(
     digests: dict[str, str], new_host: NewHost, tmp_path: Path
 ) -> None:
     cluster, port = new_host("cluster"), free_port()

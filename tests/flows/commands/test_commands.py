@@ -11,24 +11,18 @@ from pathlib import Path
 
 import pytest
 from prefect import flow
-from typer.testing import CliRunner
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part, Work, rejection
 from penumbra.artifacts.markdown import CONTROLS
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.flows.commands import app, main
+from penumbra.flows.commands import main
 from penumbra.flows.console import INTERRUPTED, resumable, write_text
 from tests.rows import build, negative
+from tests.terminal import penumbra, printed, refusal
 
 pytestmark = pytest.mark.slow
-
-
-def penumbra(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penumbra", *arguments]
-    variables = {**os.environ, "PENUMBRA_ARTIFACTS": str(root), **environment}
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -40,28 +34,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_path_prints_the_folder_and_nothing_else(root: Path) -> None:
-    done = penumbra("artifacts", "path", "mine/rejected", root=root)
-    assert (done.returncode, done.stderr) == (0, "")
+    command = [sys.executable, "-m", "penumbra", "artifacts", "path", "mine/rejected"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
     assert (Path(done.stdout.removesuffix("\n")) / "_manifest.json").is_file()
 
 
-def test_artifacts_are_listed_shown_verified_and_removed(root: Path) -> None:
-    def artifacts(*arguments: str, code: int = 0) -> str:
-        done = CliRunner().invoke(app, ["artifacts", *arguments])
-        assert done.exit_code == code, done.output
-        return done.stdout
-
-    assert re.search(r"│ q +│ tags +│ no ", artifacts("show", "mine/rejected"))
+def test_rows_are_shown_and_a_data_set_is_removed(root: Path) -> None:
+    assert re.search(r"│ q +│ tags +│ no ", printed("artifacts", "show", "mine/rejected"))
     line = {"qid": "q", "stage": "tags", "reason": "no", "value": ""}
-    assert json.loads(artifacts("show", "mine/rejected", "--json")) == line
-    assert artifacts("show", "mine/rejected", "--json", "--rows", "0") == ""
-    assert "mine" in artifacts("ls")
-    assert "1 artifact, 0 faults" in artifacts("verify")
-    next(root.rglob("part-*.parquet")).write_bytes(b"rubbish")
-    assert "was changed" in artifacts("verify", "mine/rejected", code=1)
-    assert "would remove" in artifacts("rm", "mine", "--dry-run")
-    assert list(root.rglob("part-*.parquet"))
-    assert "removed" in artifacts("rm", "mine")
+    assert json.loads(printed("artifacts", "show", "mine/rejected", "--json")) == line
+    assert printed("artifacts", "show", "mine/rejected", "--json", "--rows", "0") == ""
+    assert "removed" in printed("artifacts", "rm", "mine")
     assert not list(root.rglob("part-*.parquet"))
 
 
@@ -73,9 +57,7 @@ def test_no_row_steers_the_terminal(store: Store, arguments: list[str]) -> None:
     rejected = [rejection("q", "\x9b31m", "\u202ered", "")]
     part = Part(table_of("rejected", [hostile]), 2, 1, rejected)
     store.build(Work("mine", "rejected", 1, {"name": "\x9b31m"}, unit="\x1b[31m"), [lambda: part])
-    done = CliRunner().invoke(app, ["artifacts", *arguments])
-    assert done.exit_code == 0
-    assert not CONTROLS.search(done.stdout)
+    assert not CONTROLS.search(printed("artifacts", *arguments))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +88,7 @@ def test_a_fault_is_one_line_without_a_traceback(
     "arguments", [["artifacts", "ls", "mein"], ["export", "mein"], ["browse", "mein", "--provider", "corpus"]]
 )
 def test_an_unknown_data_set_is_answered_with_the_nearest(root: Path, arguments: list[str]) -> None:
-    message = str(CliRunner().invoke(app, arguments).exception)
-    assert message == f"no data set 'mein' is known below {root}: did you mean mine? there is: mine"
+    assert refusal(*arguments) == f"no data set 'mein' is known below {root}: did you mean mine? there is: mine"
 
 
 def test_negatives_are_shown_as_in_the_ui(store: Store) -> None:
@@ -115,28 +96,23 @@ def test_negatives_are_shown_as_in_the_ui(store: Store) -> None:
     text, query = "a cow [bold]eats\x1b[31m a **box** \\*", "a person eats a box"
     rows = [negative("q", 1, text, query, similarity=0.81234, plausibility=None)]
     build(store, "negatives", rows)
-    shown = CliRunner().invoke(app, ["artifacts", "show", "mine/negatives"]).stdout
+    shown = printed("artifacts", "show", "mine/negatives")
     assert "a **cow [bold]eats\ufffd[31m** a ***" in shown.replace("\n", "")
     assert "0.81" in shown
     assert "0.8123" not in shown
     assert "\x1b" not in shown
     assert "checks" not in shown
-    [row] = map(
-        json.loads, CliRunner().invoke(app, ["artifacts", "show", "mine/negatives", "--json"]).stdout.splitlines()
-    )
+    row = json.loads(printed("artifacts", "show", "mine/negatives", "--json"))
     assert (row["negative"], row["checks"]) == (text, ["template"])
 
 
 def test_browse_writes_one_page_and_prints_its_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
-    store = Store()
-    annotations = store.build(Work("mine", "annotations", 1), [lambda: Part(table_of("annotations", []), 0, 0)])
-    negatives = Work("mine", "negatives", 1, parents=(annotations,))
-    store.build(negatives, [lambda: Part(table_of("negatives", []), 0, 0)])
-    assert CliRunner().invoke(app, ["browse", "mine"]).stdout == "mine.html\n"
+    build(Store(), "negatives", [], (build(Store(), "annotations", []),))
+    assert printed("browse", "mine") == "mine.html\n"
     assert (root / "mine.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    message = str(CliRunner().invoke(app, ["browse", "mine", "--output", "none/x.html"]).exception)
-    assert message == "--output none/x.html can't be written (No such file or directory)"
+    message = "--output none/x.html can't be written (No such file or directory)"
+    assert refusal("browse", "mine", "--output", "none/x.html") == message
     with pytest.raises(PenumbraError, match=r"--output .*/none/x can't be written \(No such file or directory\)"):
         write_text(["x"], root / "none" / "x")
 
@@ -145,17 +121,15 @@ def test_browse_writes_one_page_and_prints_its_name(root: Path, monkeypatch: pyt
 def test_the_name_of_an_input_file_is_no_markup(store: Store, name: str) -> None:
     work = Work("mine", "annotations", 1, inputs={name: "0" * 64})
     store.build(work, [lambda: Part(table_of("annotations", []), 0, 0)])
-    done = CliRunner().invoke(app, ["artifacts", "show", "mine/annotations"])
-    assert name in done.output, (done.output, done.exception)
+    assert name in penumbra("artifacts", "show", "mine/annotations").output
 
 
 def test_a_server_that_does_not_answer_is_one_line_without_its_password(store: Store) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with temporary_settings({PREFECT_API_URL: "http://me:geheim@127.0.0.1:9/api"}):
-        error = CliRunner().invoke(app, ["run", "build-negatives", "scenes"]).exception
-    assert isinstance(error, PenumbraError)
-    assert str(error).startswith("no Prefect server answers at http://127.0.0.1:9/api (ConnectError)")
+        message = refusal("run", "build-negatives", "scenes")
+    assert message.startswith("no Prefect server answers at http://127.0.0.1:9/api (ConnectError)")
     assert store.find() == []
 
 
@@ -217,15 +191,14 @@ def test_a_foreign_file_is_refused_before_a_server_is_called(
     monkeypatch.setattr("penumbra.flows.local_run.check_server", lambda: pytest.fail("a server was called"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / name).write_text(text)
-    assert message in str(CliRunner().invoke(app, ["run", "build-negatives", "mine"]).exception)
+    assert message in refusal("run", "build-negatives", "mine")
 
 
 def test_a_dry_run_lists_keys_and_makes_nothing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "nothing"))
-    done = CliRunner().invoke(app, ["run", "full-pipeline", "scenes", "--dry-run"])
-    assert done.exit_code == 0, done.output
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
-    keys = {stage: key for stage, state, key in lines if state == "would be made"}
+    lines = [line for line in printed("run", "full-pipeline", "scenes", "--dry-run").splitlines() if "│" in line]
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
+    keys = {stage: key for stage, state, key in cells if state == "would be made"}
     assert re.fullmatch("[0-9a-f]{16}", keys["negatives"])
     assert re.fullmatch("[0-9a-f]{16}", keys["text_features"])
     assert keys["evaluation"].startswith("after ")
@@ -237,6 +210,6 @@ def test_a_dry_run_lists_keys_and_makes_nothing(store: Store, tmp_path: Path, mo
     [("train-grounding", "first: no scenes/text_features below"), ("evaluate-grounding", "run full-pipeline scenes")],
 )
 def test_a_dry_run_fails_where_the_run_would(store: Store, flow_name: str, message: str) -> None:
-    done = CliRunner().invoke(app, ["run", flow_name, "scenes", "--dry-run"])
+    done = penumbra("run", flow_name, "scenes", "--dry-run")
     assert done.exit_code == 1
     assert message in " ".join(done.stdout.replace("│", " ").split()), "also across lines"

@@ -6,27 +6,20 @@ from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from typer.testing import CliRunner
 
 from penumbra.flows import server
-from penumbra.flows.commands import app
+from tests.terminal import printed
 
 pytestmark = pytest.mark.slow
 
 doctor = import_module("penumbra.flows.commands.doctor")  # `commands.doctor` is the command
 
 
-def findings() -> dict[str, tuple[str, str, str]]:
-    """Return mark, result and remedy of each item."""
-    return {item: (mark, result, remedy) for mark, item, result, remedy in doctor.examine()}
-
-
 def test_here_all_that_the_default_way_needs_works() -> None:
-    done = CliRunner().invoke(app, ["doctor"])
-    assert done.exit_code == 0, done.output
-    assert "✗" not in done.stdout
+    shown = printed("doctor")
+    assert "✗" not in shown
     for what in ("Python", "penumbra", "artifacts", "torch", "spaCy pipeline", "sentence encoder", "CLIP"):
-        assert f" {what} " in done.stdout
+        assert f" {what} " in shown
 
 
 def test_each_fault_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +33,7 @@ def test_each_fault_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         monkeypatch.setattr(server, "PORT", listener.getsockname()[1])
-        found = findings()
+        found = {item: (mark, result, remedy) for mark, item, result, remedy in doctor.examine()}
         port = found[f"port {server.PORT}"]
     remedy = "name another folder with PENUMBRA_RUNS"
     assert found["training runs"] == (doctor.BROKEN, f"{tmp_path}/file/runs can't be written to", remedy)

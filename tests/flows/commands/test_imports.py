@@ -1,11 +1,10 @@
 """What a quick command must not import."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.terminal import python
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +21,6 @@ finally:
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"], ["artifacts", "ls"]])
 def test_a_quick_command_imports_nothing_heavy(tmp_path: Path, words: list[str]) -> None:
-    environment = {**os.environ, "PENUMBRA_ARTIFACTS": str(tmp_path)}
-    command = [sys.executable, "-c", PROGRAM, *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = python(PROGRAM, *words, PENUMBRA_ARTIFACTS=str(tmp_path))
     assert done.stderr == ""
     assert done.stdout

@@ -38,8 +38,8 @@ def negatives(store: Store, annotations: Artifact) -> Artifact:
     return build(store, "negatives", rows, (annotations,), refused)
 
 
-def shown(data: Any, *runs: str, providers: tuple[str, ...] = (), folder: Path = Path()) -> dict[str, Any]:
-    return gather(data, DATASET, providers, runs, folder)
+def shown(store: Store, *runs: str, providers: tuple[str, ...] = (), folder: Path = Path()) -> dict[str, Any]:
+    return gather(store, DATASET, providers, runs, folder)
 
 
 def decoded(column: dict[str, Any]) -> list[Any]:
@@ -86,9 +86,8 @@ def test_a_provider_has_its_negatives_or_its_first_fills(store: Store, annotatio
 
 def test_the_verdict_of_the_quality_report_is_at_the_top(store: Store, negatives: Artifact) -> None:
     assert "verdict" not in re.findall(r'id="(\w+)"', write_page(shown(store)))
-    figures = [
-        {"level": level, "provider": "all", "metric": "verdict", "value": 1.0 + level // 3} for level in (1, 2, 3)
-    ]
+    usual = {"provider": "all", "metric": "verdict"}
+    figures = [{**usual, "level": level, "value": 1.0 + level // 3} for level in (1, 2, 3)]
     build(store, "quality", figures, (negatives,))
     page = write_page(shown(store))
     assert "Negatives: levels 1 and 2: near random; level 3: less natural than the queries</p>" in page

@@ -23,6 +23,7 @@ MANY = 10_000
 KEYS = {key: ord(key.upper()) for key in "arejk"} | {"Enter": 13, "Escape": 27, "/": 191}
 KEYS |= {"End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 WIDE, NARROW = (1600, 1000), (400, 800)
+EVIL = "</script><img src=x onerror=alert(1)>\u2028{{7*7}}"
 
 
 class Shown:
@@ -149,9 +150,8 @@ class TestUsual:
     @pytest.fixture
     def page(self, tab: Page, usual: Path) -> Shown:
         page = Shown(tab, usual)
-        assert page.texts("#count") == ["2 of 4 queries · with predictions · split test, composition"] or (
-            page.texts("#count") == ["2 of 4 queries · with predictions · split composition, test"]
-        )
+        [told], splits = page.texts("#count"), ("composition, test", "test, composition")
+        assert told in [f"2 of 4 queries · with predictions · split {several}" for several in splits]
         page.choose("which", "")
         page("document.getElementById('list').focus()")
         return page
@@ -277,9 +277,6 @@ def test_hostile_texts_do_nothing(
     assert page.events("Runtime.exceptionThrown") == []
 
 
-EVIL = "</script><img src=x onerror=alert(1)>\u2028{{7*7}}"
-
-
 @needs_chromium
 @pytest.mark.slow
 class TestReview:
@@ -287,11 +284,8 @@ class TestReview:
 
     @pytest.fixture
     def file(self, store: Store, tmp_path: Path) -> Path:
-        queries = [
-            annotation("a1", "a person opens the door."),
-            annotation("b1", "no negative."),
-            annotation("c1", EVIL),
-        ]
+        texts = {"a1": "a person opens the door.", "b1": "no negative.", "c1": EVIL}
+        queries = [annotation(qid, text) for qid, text in texts.items()]
         annotations = build(store, "annotations", queries)
         tags = build(store, "tags", [{"qid": row["qid"], "tokens": []} for row in queries])
         rows = [negative("a1", 1, "a person shuts the door.", queries[0]["query"])]
@@ -398,18 +392,13 @@ def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page
 
 @needs_chromium
 @pytest.mark.slow
-def test_the_video_jumps_to_the_window(
-    store: Store, tmp_path: Path, tab: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_video_jumps_to_the_window(store: Store, tmp_path: Path, tab: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
     videos = tmp_path / "data" / DATASET / "videos"
     videos.mkdir(parents=True)
     film(videos / "v 1.mp4", frames=80, rate=10)
-    queries = [
-        annotation("a1", "one", vid="v 1", duration=8.0, windows=[[2.5, 4.0], [6.0, 7.0]]),
-        annotation("b1", "two"),
-    ]
-    build(store, "negatives", [], (build(store, "annotations", queries),))
+    one = annotation("a1", "one", vid="v 1", duration=8.0, windows=[[2.5, 4.0], [6.0, 7.0]])
+    build(store, "negatives", [], (build(store, "annotations", [one, annotation("b1", "two")]),))
     page = Shown(tab, written(store, tmp_path))
     page.tab.wait_for("document.querySelector('video').readyState >= 2")
     assert page("document.querySelector('video').currentTime") == pytest.approx(2.5, abs=0.11)

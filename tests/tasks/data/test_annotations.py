@@ -21,6 +21,45 @@ VIDEO: Row = {"sentences": ["a man runs.", "he sits down."], "timestamps": [[0, 
 LINE: Row = {"qid": 1, "vid": "v1", "query": "a man runs.", "duration": 10, "relevant_windows": [[0, 4]]}
 BLANKS = "blanks between words made single spaces"
 REMEDY = re.compile(r"fetch|convert|check|PENUMBRA_DATA|name |is it ")
+NOT_A_WINDOW = ([], [1], [1, 2, 3], [math.nan, 2], [1, math.inf], ["1", "2"], [True, 2], [None, None], "1-2", None)
+UNSAFE_IDS = ("a/b", "..", "../b", "a\\b", "/etc/passwd", "a..b", "", "a\nb", "a\0b", "x" * 201, 7, None, ["v"])
+UNUSABLE: list[tuple[Row, str]] = [
+    *(({"query": query}, "query is empty") for query in ("", "   \t\n", None)),
+    *(({"query": query}, "query is no text") for query in (5, ["a man"])),
+    ({"query": "word " * 10_000}, "longer than"),
+    ({"query": f"a person opens {'a' * 1_100_000}."}, "longer than"),
+    ({"query": "a man <mask> the door."}, "<mask>"),
+    *(({"query": query}, "no letter") for query in ("🙂🙃🎉", "123 ... !!")),
+    *(({"query": query}, "Latin") for query in ("人がドアを開ける。", "человек открывает дверь a")),
+    ({"query": "a man \ud83d runs"}, "no valid Unicode text"),
+    *(({"relevant_windows": [window]}, "not two finite numbers") for window in NOT_A_WINDOW),
+    ({"relevant_windows": [[5, 2]]}, "ends before it begins"),
+    ({"relevant_windows": [[3, 3]]}, "is empty"),
+    ({"relevant_windows": [[0, 1], [-1, 2]]}, "starts before 0"),
+    ({"relevant_windows": [[10, 12]]}, "after the video's end"),
+    ({"relevant_windows": [[0, 10**400]]}, "not two finite numbers"),
+    ({"relevant_windows": []}, "no window"),
+    *(({"relevant_windows": windows}, "window") for windows in (None, "0-4", 4, [0, 4])),
+    *(({"duration": duration}, "duration is not") for duration in (0, -1, None, math.nan, math.inf, True, "10", [10])),
+    ({"duration": 10**400}, "duration is not"),
+    *(({"vid": vid}, "no safe file name" if vid else "is empty") for vid in (*UNSAFE_IDS, "v\ud83d")),
+    *(({"qid": qid}, "qid is empty") for qid in (None, "", "  ", "q\ud83d")),
+    ({"qid": 1}, "qid occurs twice"),
+    ({"relevant_clip_ids": [0], "saliency_scores": []}, "differ in number"),
+    *(
+        ({"relevant_clip_ids": clips, "saliency_scores": scores}, "small whole numbers")
+        for clips, scores in (([2**40], [[1]]), (["first"], [[1]]), ([0], ["high"]), ([0], [[300]]), ([0], [5]))
+    ),
+]
+ENDLESS = "1" * 5000  # more digits than Python reads
+BROKEN_LINES = ['{"qid": 2, "query": ', "[1, 2]", "null", '{"qid": 2, "vid": "v1"}', "[" * 100_000]
+ONE = '{"sentences": ["a man runs."], "timestamps": [[1, 2]], "duration": 10}'
+BINARY = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe"
+NO_TEXT = [b"", b" \n\n ", b"hello world", BINARY, b"[" * 100_000]
+NO_LINES = [
+    *(b"[]\n[]\n", b"5\n", b'{"a": 1}\n', b'{"qid": 1, "vid": "v"}\n', json.dumps(LINE, indent=1).encode()),
+    json.dumps(LINE).replace("man", "mañana").encode("latin-1"),
+]
 
 
 class Outcome:
@@ -34,9 +73,7 @@ class Outcome:
         self.rows: list[Row] = [row for part in rows for row in part]
         self.rejected = [row for part in parts for row in part.rejected]
         self.notes = sum((Counter(part.notes) for part in parts), Counter[str]())
-        self.places = [
-            (row["split"], row["vid"]) for part in rows for row in {row["vid"]: row for row in part}.values()
-        ]
+        self.places = [place for part in rows for place in {(row["split"], row["vid"]) for row in part}]
         self.reasons = {row["qid"]: row["reason"] for row in self.rejected}
         assert self.taken == len(self.rows) + len(self.rejected)
 
@@ -67,13 +104,9 @@ def test_compositional_files_become_rows(tmp_path: Path) -> None:
     compositional(tmp_path, ("D4", one_sentence()), name="test_trivial.json")
     found = Outcome(compositional(tmp_path, ("A1", VIDEO)))
     assert found.rejected == []
-    assert [(row["qid"], row["split"]) for row in found.rows] == [
-        ("A1_train_0", "train"),
-        ("A1_train_1", "train"),
-        ("D4_test_0", "test"),
-        ("B2_composition_0", "composition"),
-        ("C3_word_0", "word"),
-    ]
+    qids = ["A1_train_0", "A1_train_1", "D4_test_0", "B2_composition_0", "C3_word_0"]
+    assert [row["qid"] for row in found.rows] == qids
+    assert [row["split"] for row in found.rows] == [qid.split("_")[1] for qid in qids]
     own = {"query": "he sits down.", "duration": 10.0, "windows": [[5.0, 9.0]], "novel": [], "saliency": None}
     assert found.rows[1] == {"qid": "A1_train_1", "vid": "A1", "split": "train", **own}
     assert found.rows[3]["novel"] == [{"type": "v-n", "words": ["put", "cup"]}]
@@ -136,38 +169,6 @@ def test_other_published_data_sets(shared: Path, name: str, splits: dict[str, in
         assert Counter(row["split"] for row in found.rows) == splits
 
 
-NOT_A_WINDOW = ([], [1], [1, 2, 3], [math.nan, 2], [1, math.inf], ["1", "2"], [True, 2], [None, None], "1-2", None)
-UNSAFE_IDS = ("a/b", "..", "../b", "a\\b", "/etc/passwd", "a..b", "", "a\nb", "a\0b", "x" * 201, 7, None, ["v"])
-UNUSABLE: list[tuple[Row, str]] = [
-    *(({"query": query}, "query is empty") for query in ("", "   \t\n", None)),
-    *(({"query": query}, "query is no text") for query in (5, ["a man"])),
-    ({"query": "word " * 10_000}, "longer than"),
-    ({"query": f"a person opens {'a' * 1_100_000}."}, "longer than"),
-    ({"query": "a man <mask> the door."}, "<mask>"),
-    *(({"query": query}, "no letter") for query in ("🙂🙃🎉", "123 ... !!")),
-    *(({"query": query}, "Latin") for query in ("人がドアを開ける。", "человек открывает дверь a")),
-    ({"query": "a man \ud83d runs"}, "no valid Unicode text"),
-    *(({"relevant_windows": [window]}, "not two finite numbers") for window in NOT_A_WINDOW),
-    ({"relevant_windows": [[5, 2]]}, "ends before it begins"),
-    ({"relevant_windows": [[3, 3]]}, "is empty"),
-    ({"relevant_windows": [[0, 1], [-1, 2]]}, "starts before 0"),
-    ({"relevant_windows": [[10, 12]]}, "after the video's end"),
-    ({"relevant_windows": [[0, 10**400]]}, "not two finite numbers"),
-    ({"relevant_windows": []}, "no window"),
-    *(({"relevant_windows": windows}, "window") for windows in (None, "0-4", 4, [0, 4])),
-    *(({"duration": duration}, "duration is not") for duration in (0, -1, None, math.nan, math.inf, True, "10", [10])),
-    ({"duration": 10**400}, "duration is not"),
-    *(({"vid": vid}, "no safe file name" if vid else "is empty") for vid in (*UNSAFE_IDS, "v\ud83d")),
-    *(({"qid": qid}, "qid is empty") for qid in (None, "", "  ", "q\ud83d")),
-    ({"qid": 1}, "qid occurs twice"),
-    ({"relevant_clip_ids": [0], "saliency_scores": []}, "differ in number"),
-    *(
-        ({"relevant_clip_ids": clips, "saliency_scores": scores}, "small whole numbers")
-        for clips, scores in (([2**40], [[1]]), (["first"], [[1]]), ([0], ["high"]), ([0], [[300]]), ([0], [5]))
-    ),
-]
-
-
 @pytest.mark.parametrize(("changes", "reason"), UNUSABLE)
 def test_an_unusable_row_is_rejected_with_its_reason(tmp_path: Path, changes: Row, reason: str) -> None:
     found = Outcome(lines(tmp_path, LINE, {**LINE, "qid": 2, **changes}, {**LINE, "qid": 3}))
@@ -180,9 +181,8 @@ def test_an_unusable_row_is_rejected_with_its_reason(tmp_path: Path, changes: Ro
 def test_changes_to_a_row_are_noted(tmp_path: Path) -> None:
     found = Outcome(compositional(tmp_path, ("A1", one_sentence("  a  man\truns. ", window=[8, 10.01]))))
     assert (found.rows[0]["query"], found.rows[0]["windows"]) == ("a man runs.", [[8.0, 10.0]])
-    assert found.notes == dict.fromkeys(
-        ("query: blanks around the text removed", f"query: {BLANKS}", "window clipped to the video's end"), 1
-    )
+    changes = ("query: blanks around the text removed", f"query: {BLANKS}", "window clipped to the video's end")
+    assert found.notes == dict.fromkeys(changes, 1)
 
 
 @pytest.mark.parametrize(
@@ -222,17 +222,10 @@ def test_a_repeated_video_key_is_detected(tmp_path: Path) -> None:
     assert len(found.places) == 2
 
 
-ENDLESS = "1" * 5000  # more digits than Python reads
-BROKEN_LINES = ['{"qid": 2, "query": ', "[1, 2]", "null", '{"qid": 2, "vid": "v1"}', "[" * 100_000]
-
-
 @pytest.mark.parametrize("bad", [*BROKEN_LINES, json.dumps(LINE).replace("10", ENDLESS)])
 def test_a_broken_line_is_rejected(tmp_path: Path, bad: str) -> None:
     found = Outcome(lines(tmp_path, LINE, bad, {**LINE, "qid": 3}))
     assert ([row["qid"] for row in found.rows], found.taken) == (["1", "3"], 3)
-
-
-ONE = '{"sentences": ["a man runs."], "timestamps": [[1, 2]], "duration": 10}'
 
 
 @pytest.mark.parametrize(
@@ -259,11 +252,8 @@ def test_one_bad_video_never_stops_a_run(tmp_path: Path, member: str) -> None:
 @pytest.mark.parametrize("rows_a_part", [1, 3, 100])
 def test_the_rows_of_a_video_share_a_part(tmp_path: Path, rows_a_part: int) -> None:
     counts = [number % 4 + 1 for number in range(12)]
-    videos = [
-        (f"v{number}", {**VIDEO, "sentences": ["a man."] * count, "timestamps": [[0, 1]] * count})
-        for number, count in enumerate(counts)
-    ]
-    dataset = compositional(tmp_path, *videos)
+    several = [{**VIDEO, "sentences": ["a man."] * count, "timestamps": [[0, 1]] * count} for count in counts]
+    dataset = compositional(tmp_path, *((f"v{number}", video) for number, video in enumerate(several)))
     found = Outcome(dataset, rows_a_part)
     assert found.rows == Outcome(dataset).rows
     assert len(found.places) == 12, "a video is in two parts"
@@ -273,8 +263,6 @@ def test_the_rows_of_a_video_share_a_part(tmp_path: Path, rows_a_part: int) -> N
     assert (len(found.rows), len(found.places)) == (40, 6), "a video is in two parts"
 
 
-BINARY = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe"
-NO_TEXT = [b"", b" \n\n ", b"hello world", BINARY, b"[" * 100_000]
 NO_DATA_SETS = [
     *(b"{}", b"[1, 2]", b"null", b'{"v1": {"fps": 3}}', b"{A1: {}}"),
     json_of(("A1", VIDEO), ("B2", VIDEO)).encode()[:-40],
@@ -282,10 +270,6 @@ NO_DATA_SETS = [
     b'{"A1": ' + b"[" * 100_000,
     json_of(("A1", VIDEO)).encode("utf-16"),
     json_of(("A1", VIDEO)).replace("man", "mañana").encode("latin-1"),
-]
-NO_LINES = [
-    *(b"[]\n[]\n", b"5\n", b'{"a": 1}\n', b'{"qid": 1, "vid": "v"}\n', json.dumps(LINE, indent=1).encode()),
-    json.dumps(LINE).replace("man", "mañana").encode("latin-1"),
 ]
 
 

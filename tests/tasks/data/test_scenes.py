@@ -32,7 +32,7 @@ def test_every_annotated_video_is_shipped_in_one_split_and_as_long_as_annotated(
 
 
 @pytest.mark.parametrize(("own", "shipped"), [("", True), ("train.json", False), ("videos/S0001.mp4", False)])
-def test_a_users_own_folder_takes_precedence(
+def test_a_users_folder_takes_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, shipped: bool
 ) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))

@@ -128,17 +128,11 @@ def test_a_known_name_counts_only_where_the_cells_fit(tmp_path: Path) -> None:
         ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 is no JSON object; it has .1."),
         ("a.parquet", "text", "can.t be read .Parquet"),
         ("a.xlsx", "text", "has no suffix .csv, .tsv, .jsonl or .parquet"),
-        (
-            "a.csv",
-            "t0,t1,clip\n1,2,a\n",
-            "looks like sentences for query: name it with --query; there is: t0, t1, clip",
-        ),
+        ("a.csv", "t0,t1,clip\n1,2,a\n", "like sentences for query: name it with --query; there is: t0, t1, clip"),
         ("a.csv", "text,clip\na person sits.,a\n", "no column that looks like seconds or mm:ss for start"),
     ],
 )
-def test_a_file_that_is_no_table_has_a_message_of_one_line(
-    tmp_path: Path, name: str, text: str | bytes, message: str
-) -> None:
+def test_a_file_that_is_no_table_has_one_line(tmp_path: Path, name: str, text: str | bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DatasetError, match=message) as error:

@@ -59,10 +59,8 @@ def encode(encoder: Encoder, pictures: list[Picture], batch_size: int) -> Float1
 def test_preprocessing_equals_that_of_clip(encoder: Encoder, size: tuple[int, int]) -> None:
     pictures = [picture(*size, seed) for seed in range(3)]
     resized = [resize(it, encoder.processing.resizing) for it in pictures]
-    ours, processor = (
-        normalise(resized, encoder.processing, encoder.device),
-        CLIPImageProcessorPil.from_pretrained(FOLDER),
-    )
+    ours = normalise(resized, encoder.processing, encoder.device)
+    processor = CLIPImageProcessorPil.from_pretrained(FOLDER)
     theirs = processor(pictures, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 

@@ -14,6 +14,12 @@ from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from tests.films import cut, film, number_of, turn
 
 pytestmark = pytest.mark.slow
+PLAYLISTS = {
+    "ffconcat": "ffconcat version 1.0\nfile neighbour.mp4\n",
+    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nneighbour.ts\n#EXT-X-ENDLIST\n",
+    "dash": '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period><AdaptationSet>'
+    '<Representation id="1"><BaseURL>neighbour.mp4</BaseURL></Representation></AdaptationSet></Period></MPD>',
+}
 
 
 def sampled(path: Path, clip_length: float) -> tuple[list[int], VideoSummary]:
@@ -68,14 +74,6 @@ def test_rotation_is_that_of_a_player(tmp_path: Path) -> None:
     assert summary.rotated
     assert turned[:30].mean() > 240
     assert turned[34:].mean() < 15
-
-
-PLAYLISTS = {
-    "ffconcat": "ffconcat version 1.0\nfile neighbour.mp4\n",
-    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nneighbour.ts\n#EXT-X-ENDLIST\n",
-    "dash": '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period><AdaptationSet>'
-    '<Representation id="1"><BaseURL>neighbour.mp4</BaseURL></Representation></AdaptationSet></Period></MPD>',
-}
 
 
 def test_only_videos_are_opened_and_a_playlist_opens_no_other_file(tmp_path: Path) -> None:

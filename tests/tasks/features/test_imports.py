@@ -21,6 +21,27 @@ from penumbra.tasks.features.reading import Float16Array, matrix_of
 
 CHANCE = np.random.default_rng(0)
 DURATIONS = {"a": 10.0, "b": 9.5, "c": 4.0}
+HALF = "features are not finite in half precision"
+LENGTH = "another number of clips than the duration asks for"
+BAD: list[tuple[str, Any]] = [
+    (HALF, np.full((4, 6), np.nan, np.float32)),
+    (HALF, np.full((4, 6), 1e5, np.float32)),
+    ("features are not 6-dimensional", np.zeros((4, 5), np.float32)),
+    ("features are no matrix of clips and dimensions", np.zeros((4, 3, 2), np.float32)),
+    ("features are no matrix of clips and dimensions", np.zeros((0, 6), np.float32)),
+    ("features are no numbers", np.full((4, 6), "x")),
+    (LENGTH, np.zeros((6, 6), np.float32)),
+    (LENGTH, np.zeros((1, 6), np.float32)),
+    ("", np.zeros((5, 6), np.float32)),  # one clip more or fewer is allowed
+    ("", np.zeros((3, 6), np.float32)),
+    ("", np.zeros((4, 1, 1, 6), np.float32)),  # as is an axis of one
+]
+VIDS = ["good", "bad", "other"]
+MATRIX = CHANCE.standard_normal((10, 6)).astype(np.float32)
+ELSEWHERE = "array lies in another file than the HDF5 file"
+LINK = "HDF5 link leads elsewhere"
+STORED_ELSEWHERE: dict[str, Any] = {"shape": (10, 6), "dtype": np.float32, "external": [("secret", 0, 240)]}
+OTHER_FILE, DOOR = h5py.ExternalLink("secret.h5", "/features"), h5py.ExternalLink("secret.h5", "/")
 
 
 def matrix(clips: int, dimension: int = 6) -> Any:
@@ -92,23 +113,6 @@ def test_the_columns_of_two_sources_are_joined_and_longest_cuts_as_max_v_l_does(
     assert features(part.rows)["a"].shape == (7, 2)
 
 
-HALF = "features are not finite in half precision"
-LENGTH = "another number of clips than the duration asks for"
-BAD: list[tuple[str, Any]] = [
-    (HALF, np.full((4, 6), np.nan, np.float32)),
-    (HALF, np.full((4, 6), 1e5, np.float32)),
-    ("features are not 6-dimensional", np.zeros((4, 5), np.float32)),
-    ("features are no matrix of clips and dimensions", np.zeros((4, 3, 2), np.float32)),
-    ("features are no matrix of clips and dimensions", np.zeros((0, 6), np.float32)),
-    ("features are no numbers", np.full((4, 6), "x")),
-    (LENGTH, np.zeros((6, 6), np.float32)),
-    (LENGTH, np.zeros((1, 6), np.float32)),
-    ("", np.zeros((5, 6), np.float32)),  # one clip more or fewer is allowed
-    ("", np.zeros((3, 6), np.float32)),
-    ("", np.zeros((4, 1, 1, 6), np.float32)),  # as is an axis of one
-]
-
-
 @pytest.mark.parametrize(("reason", "array"), BAD)
 def test_bad_features_are_rejected_and_the_rest_is_imported(tmp_path: Path, reason: str, array: Any) -> None:
     np.save(tmp_path / "a.npy", matrix(10))
@@ -131,24 +135,13 @@ def test_an_id_never_leaves_its_folder(tmp_path: Path, vid: str) -> None:
         assert row["reason"].startswith("no features in ")
 
 
-def test_a_source_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "c3d.hdf5")
-    with pytest.raises(FeatureError, match="no folder or file"):
-        imported(["a"], tmp_path / "c3d.hdf5")
-
-
 def test_an_unusable_source_is_reported_at_once(tmp_path: Path) -> None:
-    with pytest.raises(FeatureError, match="no folder or file"):
-        imported(["a"], tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe.hdf5")  # is not waited for
     (tmp_path / "text.h5").write_text("no HDF5")
-    with pytest.raises(FeatureError, match="neither a folder nor an HDF5 file"):
-        imported(["a"], tmp_path / "text.h5")
-
-
-VIDS = ["good", "bad", "other"]
-MATRIX = CHANCE.standard_normal((10, 6)).astype(np.float32)
-ELSEWHERE = "array lies in another file than the HDF5 file"
-LINK = "HDF5 link leads elsewhere"
+    nothing, other = "no folder or file", "neither a folder nor an HDF5 file"
+    for name, reason in (("nowhere", nothing), ("pipe.hdf5", nothing), ("text.h5", other)):
+        with pytest.raises(FeatureError, match=reason):
+            imported(["a"], tmp_path / name)
 
 
 def rejected(source: Path) -> tuple[str, str]:
@@ -180,10 +173,6 @@ def virtual_data_set(file: h5py.File) -> None:
     file.create_virtual_dataset("bad", layout)
 
 
-STORED_ELSEWHERE: dict[str, Any] = {"shape": (10, 6), "dtype": np.float32, "external": [("secret", 0, 240)]}
-OTHER_FILE = h5py.ExternalLink("secret.h5", "/features")
-
-
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
@@ -192,15 +181,10 @@ OTHER_FILE = h5py.ExternalLink("secret.h5", "/features")
         (virtual_data_set, ELSEWHERE),
         (lambda file: file.update({"bad": OTHER_FILE}), LINK),
         (lambda file: file.create_group("bad").update({"features": OTHER_FILE}), LINK),
-        (
-            lambda file: file.update(
-                {"door": h5py.ExternalLink("secret.h5", "/"), "bad": h5py.SoftLink("/door/features")}
-            ),
-            LINK,
-        ),
+        (lambda file: file.update({"door": DOOR, "bad": h5py.SoftLink("/door/features")}), LINK),
     ],
 )
-def test_an_hdf5_file_is_not_followed_into_another(
+def test_no_hdf5_file_leads_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[h5py.File], None], reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -232,13 +216,12 @@ def large_chunk(path: Path) -> Path:
 
 
 def small_numbers(path: Path) -> Path:
-    """As single precision they take four times as much."""
-    np.save(path / "bad.npy", np.zeros((1 << 20, 6), np.int8))
+    np.save(path / "bad.npy", np.zeros((1 << 20, 6), np.int8))  # as single precision four times as much
     return folder_of(path)
 
 
 @pytest.mark.parametrize("write", [large_npy, large_npz, large_hdf5, large_chunk, small_numbers])
-def test_no_array_takes_more_memory_than_the_limit(
+def test_no_array_takes_more_memory(
     tmp_path: Path, write: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(imports, "MAX_BYTES", 16 << 20)

@@ -98,9 +98,7 @@ def test_any_text_encoder_of_sentence_transformers() -> None:
     assert np.abs(wanted - pooled[0]).max() < 1e-3, "sentence-transformers' own pooling"
 
 
-def test_no_code_of_an_encoder_is_run_even_if_somebody_says_yes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_code_of_an_encoder_is_run_if_somebody_says_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     about = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine"}}
     (tmp_path / "config.json").write_text(json.dumps(about))
     (tmp_path / "code.py").write_text("raise SystemExit('the code was run')")

@@ -13,18 +13,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.flows.commands import app
-from penumbra.tasks.negatives.export import SCHEMA, export_rows, shortest_float, write_folder
+from penumbra.tasks.negatives.export import SCHEMA, export_rows, shortest_float
 from penumbra.tasks.negatives.files import read_entries
 from tests.rows import annotation, negative
+from tests.terminal import penumbra, printed, python
 
 Row = dict[str, Any]
+LISTS = {"masked_queries": "masked", "recomposed_queries": "negative"}
 
 
 def query(qid: str) -> Row:
@@ -54,9 +54,8 @@ def built(store: Store) -> Store:
     qids = [["a1", "b1"], ["c2", "d2", "e2"]]
     levels = {"a1": (1, 2, 3), "b1": (3, 2, 1), "c2": (1, 3), "d2": (), "e2": (1, 2, 3)}
     annotations = build(store, "annotations", [[query(qid) for qid in part] for part in qids])
-    masks = build(
-        store, "masks", [[masked(qid, level) for qid in part for level in (1, 2, 3)] for part in qids], (annotations,)
-    )
+    masked_rows = [[masked(qid, level) for qid in part for level in (1, 2, 3)] for part in qids]
+    masks = build(store, "masks", masked_rows, (annotations,))
     negatives = [[chosen(qid, level) for qid in part for level in levels[qid]] for part in qids]
     build(store, "negatives", negatives, (annotations, masks))
     build(store, "masks", [[masked("a1", 1, "newer")]], version=2)
@@ -70,19 +69,17 @@ def test_shines_rows(built: Store, shared: Path) -> None:
         release = json.loads(next(lines))
     assert all(list(row) == list(release) for row in rows)
     assert [type(value) for value in rows[0].values()] == [type(value) for value in release.values()]
-    assert rows[1] == {
-        "qid": "b1",
-        "query": "query b1 🐶",
-        "duration": 12.5,
-        "vid": "b1",
-        "relevant_windows": [[0.5, 4.25]],
-        "masked_queries": ["masked b1 1", "masked b1 2", "masked b1 3"],
-        "recomposed_queries": ["negative b1 1", "negative b1 2", "negative b1 3"],
-    }
+    about = {"qid": "b1", "query": "query b1 🐶", "duration": 12.5, "vid": "b1", "relevant_windows": [[0.5, 4.25]]}
+    texts = {kind: [f"{name} b1 {level}" for level in (1, 2, 3)] for kind, name in LISTS.items()}
+    assert rows[1] == {**about, **texts}
+
+
+def one_a_row(built: Store) -> list[Row]:
+    return list(export_rows(built, built.newest("scenes", "negatives"), "jsonl"))
 
 
 def test_one_negative_a_row(built: Store) -> None:
-    rows = list(export_rows(built, built.newest("scenes", "negatives"), "jsonl"))
+    rows = one_a_row(built)
     levels = [(qid, level) for qid in ("a1", "b1", "c2", "e2") for level in (1, 2, 3) if (qid, level) != ("c2", 2)]
     assert [(row["qid"], row["level"]) for row in rows] == levels
     about = {"qid": "c2", "vid": "c2", "level": 3, "query": "query c2 🐶", "masked_query": "masked c2 3"}
@@ -109,27 +106,22 @@ def test_whole_sentences_are_exported_except_to_shines_form(store: Store) -> Non
 
 def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: Store, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penumbra", "export", "scenes", "--format", "jsonl"]
-    variables = {**os.environ, "PENUMBRA_ARTIFACTS": built.root, "PYTHONIOENCODING": "ascii"}
+    variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, env=variables, capture_output=True, check=True)
     lines = done.stdout.decode("utf-8").splitlines()
     assert '"query": "query a1 🐶"' in lines[0]
     assert '"similarity": 0.8765432}' in lines[0], "not 0.8765432238578796"
-    assert [json.loads(line) for line in lines] == list(
-        export_rows(built, built.newest("scenes", "negatives"), "jsonl")
-    )
-    assert done.stderr.decode() == (
-        "penumbra: 2 of 5 training queries lack some of the three levels: only what they have is written\n"
-    )
+    assert [json.loads(line) for line in lines] == one_a_row(built)
+    lack = "2 of 5 training queries lack some of the three levels: only what they have is written"
+    assert done.stderr.decode() == f"penumbra: {lack}\n"
 
 
 def test_a_parquet_file_has_the_rows_of_the_json_lines(built: Store, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["export", "scenes", "--format", "parquet", "--output", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    assert pq.read_schema(tmp_path / "out").equals(SCHEMA)
-    rows = [
-        row | {"similarity": shortest_float(row["similarity"])} for row in pq.read_table(tmp_path / "out").to_pylist()
-    ]
-    assert rows == list(export_rows(built, built.newest("scenes", "negatives"), "jsonl"))
+    printed("export", "scenes", "--format", "parquet", "--output", str(tmp_path / "out"))
+    table = pq.read_table(tmp_path / "out")
+    assert table.schema.equals(SCHEMA)
+    rows = [row | {"similarity": shortest_float(row["similarity"])} for row in table.to_pylist()]
+    assert rows == one_a_row(built)
     assert [path.name for path in tmp_path.glob("*out*")] == ["out"], "no draft is left"
 
 
@@ -140,7 +132,7 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tm
     evil = chosen("a1", 1, similarity=-0.25) | evil
     build(store, "negatives", [[evil]], (annotations, masks))
     file = tmp_path / "out.csv"
-    assert CliRunner().invoke(app, ["export", "scenes", "--format", "csv", "--output", str(file)]).exit_code == 0
+    printed("export", "scenes", "--format", "csv", "--output", str(file))
     [row] = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
     assert row["query"] == "'=1+1 opens, the door"
     assert row["negative"] == '\'@SUM(A1) "quoted"'
@@ -150,11 +142,11 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tm
 
 
 @pytest.mark.parametrize("format_", ["csv", "parquet", "hf"])
-def test_an_export_that_fails_leaves_the_older_one_as_it_was(
+def test_a_failed_export_leaves_the_older_one(
     built: Store, tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["export", "scenes", "--format", format_, "--output", str(tmp_path / "out")]
-    assert CliRunner().invoke(app, command).exit_code == 0
+    printed(*command)
 
     def content() -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -167,7 +159,7 @@ def test_an_export_that_fails_leaves_the_older_one_as_it_was(
 
     older, read = content(), Store.parts
     monkeypatch.setattr(Store, "parts", parts)
-    assert str(CliRunner().invoke(app, command).exception) == "the disk is gone"
+    assert str(penumbra(*command).exception) == "the disk is gone"
     assert content() == older
 
 
@@ -180,13 +172,9 @@ def test_datasets_opens_the_folder(store: Store, tmp_path: Path) -> None:
     negatives = build(store, "negatives", [[chosen("a1", 1)], []], (annotations, masks))
     folder = tmp_path / "out"
     verdict = [{"level": 1, "provider": "all", "metric": "verdict", "value": 3.0}]
-    for parents, expected in (
-        ((), "`penumbra quality scenes/negatives`"),
-        ((negatives,), "level 1: as natural as the que"),
-    ):
+    for parents, expected in (((), "`penumbra quality scenes/"), ((negatives,), "level 1: as natural as the que")):
         build(store, "quality", [verdict], parents)
-        done = CliRunner().invoke(app, ["export", "scenes", "--format", "hf", "--output", str(folder)])
-        assert done.exit_code == 0, done.exception
+        printed("export", "scenes", "--format", "hf", "--output", str(folder))
         assert f"Quality: {expected}" in (folder / "README.md").read_text(encoding="utf-8")
     files = {"README.md", "negatives/train.parquet", "queries/train.parquet", "queries/novel_word.parquet"}
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == files
@@ -196,23 +184,9 @@ def test_datasets_opens_the_folder(store: Store, tmp_path: Path) -> None:
         "negatives, queries = load_dataset(sys.argv[1], split='train'), load_dataset(sys.argv[1], 'queries')\n"
         "print(json.dumps([negatives.to_list(), {name: rows.to_list() for name, rows in queries.items()}]))"
     )
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
-    loaded = subprocess.run(
-        [sys.executable, "-c", program, str(folder)], env=environment, capture_output=True, check=True
-    )
-    [row], queries = json.loads(loaded.stdout)
+    home = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    [row], queries = json.loads(python(program, str(folder), **home).stdout)
     assert (row["qid"], row["level"], row["negative"], row["words"]) == ("a1", 1, "negative a1 1", ["cup"])
     assert [row["query"] for row in queries["train"]] == ["query a1 🐶"]
     about = {"qid": "b1", "vid": "b1", "query": "a cup.", "duration": 12.5, "windows": [[0.5, 4.25]]}
     assert queries["novel_word"] == [about]
-
-
-def test_no_row_group_is_empty(store: Store, tmp_path: Path) -> None:
-    """`datasets` cannot read a file with an empty one; here the first part has no query of the test split."""
-    parts = [[annotation("a1", "a person runs.")], [annotation("b1", "he sits.", "test")]]
-    annotations = build(store, "annotations", parts)
-    masks = build(store, "masks", [[masked("a1", 1)], []], (annotations,))
-    write_folder(store, build(store, "negatives", [[chosen("a1", 1)], []], (annotations, masks)), tmp_path / "out")
-    files = [pq.ParquetFile(path) for path in (tmp_path / "out").rglob("*.parquet")]
-    groups = [file.metadata.row_group(group).num_rows for file in files for group in range(file.num_row_groups)]
-    assert groups == [1, 1, 1]

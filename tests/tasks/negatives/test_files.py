@@ -11,6 +11,8 @@ from penumbra.tasks.negatives.files import NegativesError, inert, not_inert, rea
 
 SHINE = {"qid": "q", "query": "a person runs.", "recomposed_queries": ["a person sits.", "a dog sits.", "a dog eats."]}
 ONE = {"qid": "q", "level": 1, "query": "a person runs.", "negative": "a person sits."}
+LACKS = "row lacks its qid, its level or its negative"
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "'=1", "''+1", '=cmd|" /C calc"!A0']
 
 
 def written(folder: Path, content: bytes | str, name: str = "negatives.jsonl") -> Path:
@@ -36,18 +38,12 @@ def test_one_negative_a_row_in_any_form(tmp_path: Path, name: str, content: str,
     assert not entry.fault
 
 
-LACKS = "row lacks its qid, its level or its negative"
-
-
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
         (json.dumps(ONE | {"negative": "\ud800"}).encode(), "row is no valid Unicode text"),
         (b'{"negative": "a person sits.", "level": 1}', LACKS),
-        (
-            b'{"qid": "q", "query": "", "recomposed_queries": "a person sits."}',
-            "recomposed_queries is no list of sente",
-        ),
+        (b'{"qid": "q", "query": "", "recomposed_queries": "he sits."}', "recomposed_queries is no list of sente"),
         (b'{"qid": "q", "level": 1, "negative": null}', "negative is no text"),
         (b'{"qid": "q", "query": "", "recomposed_queries": []}', "recomposed_queries is no list of sente"),
         (json.dumps(SHINE | ONE).encode(), "row has both recomposed_queries and a negative"),
@@ -74,13 +70,9 @@ def test_a_line_that_is_no_json_is_refused_alone(tmp_path: Path) -> None:
 def test_a_row_of_too_many_or_too_few_cells_is_refused_alone(tmp_path: Path) -> None:
     table = "qid,level,negative\nq,1,he sits\nq,2,he sits, and stands\nq,3\nq,3,he lies\n"
     entries = read_entries(written(tmp_path, table, "a.csv"))
-    faults = ["line has 4 fields, and the header 3", "line has 2 fields, and the header 3"]
-    assert [(entry.text, entry.fault) for entry in entries] == [
-        ("he sits", ""),
-        ("", faults[0]),
-        ("", faults[1]),
-        ("he lies", ""),
-    ]
+    faults = [f"line has {count} fields, and the header 3" for count in (4, 2)]
+    assert [entry.fault for entry in entries] == ["", *faults, ""]
+    assert [entry.text for entry in entries] == ["he sits", "", "", "he lies"]
 
 
 @pytest.mark.parametrize(
@@ -122,9 +114,6 @@ def test_parquet_that_python_can_t_hold_is_one_line(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([ONE]).append_column("added", late), tmp_path / "late.parquet")
     with pytest.raises(NegativesError, match=r"late\.parquet can't be read .*: give SHINE's"):
         list(rows_of(tmp_path / "late.parquet"))
-
-
-FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "'=1", "''+1", '=cmd|" /C calc"!A0']
 
 
 @pytest.mark.parametrize("text", [*FORMULAS, "a person sits.", "'s", "", "a = b", "1", "'"])

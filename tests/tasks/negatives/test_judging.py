@@ -88,9 +88,7 @@ def test_what_may_be_true_of_another_moment() -> None:
     assert own.may_be_true("v", paraphrase)
 
 
-def test_without_an_encoder_nothing_is_fetched(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_fetched_for_an_encoder(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(judging, "local_encoder", lambda: "")
     assert not encode_once(["a person opens the gate."])
     assert "pip install 'penumbra[offline]'" in caplog.text

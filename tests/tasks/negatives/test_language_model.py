@@ -106,9 +106,7 @@ def test_the_name_has_a_digest_of_the_weights(folder: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("small_model")
-def test_the_small_model_of_the_package_knows_english(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_small_model_knows_english(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The real weights, 135 million of them, dequantised from GGUF; the file is read once, without a bar."""
     assert is_at_hand(SMALL_MODEL)
     read, read_fields = list[object](), gguf.GGUFReader._build_fields

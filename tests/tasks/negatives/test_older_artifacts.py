@@ -28,9 +28,7 @@ def older(table: pa.Table, stage: str) -> bytes:
 
 
 @pytest.mark.parametrize("stage", ["negatives", "fills"])
-def test_an_older_artifact_is_read_with_todays_columns(
-    store: Store, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_artifact_has_todays_columns(store: Store, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("penumbra.artifacts.store.encode", older)
         parts = [partial(Part, table_of(stage, [row]), 1, 1) for row in ROWS[stage]]

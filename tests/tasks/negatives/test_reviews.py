@@ -1,23 +1,24 @@
 """People's verdicts: taken from files by the command, kept for good, and respected by all later negatives."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import Result
 
 from penumbra.artifacts.catalogue import to_remove
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
-from penumbra.flows.commands import app
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.negatives.reviewing import ReviewError, next_negatives
 from penumbra.tasks.negatives.reviews import REJECTED, Verdicts
 from tests.corner import cut_out, without_prefect
+from tests.terminal import penumbra
 
 Row = dict[str, Any]
 pytestmark = pytest.mark.slow
@@ -42,8 +43,6 @@ def first_store(corner: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def built(first_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
-    import shutil
-
     shutil.copytree(first_store, tmp_path / "artifacts")
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "artifacts"))
     monkeypatch.chdir(tmp_path)
@@ -79,7 +78,7 @@ def saved(negatives: Artifact, *rows: Row | str, reviewer: str = "ann", **header
 
 
 def review(*files: Path) -> Result:
-    return CliRunner().invoke(app, ["review", "corner", *(word for file in files for word in ("--from", str(file)))])
+    return penumbra("review", "corner", *(word for file in files for word in ("--from", str(file))))
 
 
 def reviewed(*files: Path) -> Artifact:
@@ -100,9 +99,8 @@ def test_the_next_negatives_lack_what_was_rejected_and_have_the_edits(built: Art
     file = saved(built, verdict(bad, "reject"), verdict(good, "accept"), verdict(changed, "edit", edit))
     done = review(file)
     assert done.exit_code == 0, (done.output, done.exception)
-    assert [line.split() for line in done.stdout.splitlines() if "ann" in line] == [
-        ["│", "ann", "│", "1", "│", "1", "│", "1", "│", "0", "│"]
-    ]
+    [line] = [line for line in done.stdout.splitlines() if "ann" in line]
+    assert line.split() == ["│", "ann", "│", "1", "│", "1", "│", "1", "│", "0", "│"]
     after = Store().newest("corner", "negatives")
     assert done.stdout.splitlines()[-1] == after.path
     new = {(row["qid"], row["level"]): row for row in rows_of(after)}
@@ -146,9 +144,9 @@ def test_what_was_rejected_returns_with_no_seed_ratio_or_provider(built: Artifac
 def test_whole_sentences_are_reviewed_too(built: Artifact, corner: Dataset, source: str, tmp_path: Path) -> None:
     sourcing = {"source": source, "ranks": (1, 2, 3)}
     if source == "imported":
-        file = tmp_path / "others.jsonl"
-        file.write_text("".join(json.dumps({n: row[n] for n in ("qid", "level", "query", "negative")}) + "\n"
-                                for row in rows_of(built)))  # fmt: skip
+        file, names = tmp_path / "others.jsonl", ("qid", "level", "query", "negative")
+        lines = [json.dumps({name: row[name] for name in names}) + "\n" for row in rows_of(built)]
+        file.write_text("".join(lines))
         sourcing["file"] = str(file)
     negatives = made(corner, sourcing=NegativeSource(**sourcing))
     first, second = rows_of(negatives)[0], rows_of(negatives)[-1]
@@ -177,9 +175,7 @@ def test_reviewers_disagree_and_a_rejection_wins(built: Artifact) -> None:
     assert len(Store().find("corner", "reviews")) == 2
 
 
-def test_a_row_that_is_no_verdict_is_refused_with_reviewer_line_and_reason_and_the_others_are_kept(
-    built: Artifact,
-) -> None:
+def test_a_row_that_is_no_verdict_is_refused_with_its_place_and_reason_alone(built: Artifact) -> None:
     first, second = [row for row in rows_of(built) if row["level"] == 1][:2]
     store, good = Store(), verdict(first, "accept")
     queries = store.table(store.newest("corner", "annotations")).to_pylist()
@@ -219,22 +215,14 @@ def test_a_row_that_is_no_verdict_is_refused_with_reviewer_line_and_reason_and_t
         ("{}", "its first line is no header of a review .dataset Field required"),
         ("HEADER", "bad.jsonl has no verdict that can be used: save it again"),
         ('HEADER\n{"qid":', "bad.jsonl has no verdict that can be used: bad.jsonl, line 2, by ann .*: Invalid JSON"),
-        (
-            '{"dataset":"other","stage":"negatives","key":"1","reviewer":"a"}',
-            "reviews 'other/negatives/1', but corner/negatives has",
-        ),
-        (
-            '{"dataset":"corner","stage":"negatives","key":"../x","reviewer":"a"}',
-            r"reviews 'corner/negatives/\.\./x', but corn",
-        ),
+        ('{"dataset":"other","stage":"negatives","key":"1","reviewer":"a"}', "s 'other/negatives/1', but corner/neg"),
+        ('{"dataset":"corner","stage":"negatives","key":"../x","reviewer":"a"}', r"'corner/negatives/\.\./x', but"),
         ('{"dataset":"corner","stage":"negatives","key":"KEY","reviewer":" "}', "reviewer String should have at least"),
         ("\udcff", "bad.jsonl is no UTF-8 text"),
         (None, "bad.jsonl can't be read .No such file or directory"),
     ],
 )
-def test_a_file_that_is_no_review_is_one_line_and_nothing_is_taken(
-    built: Artifact, content: str | None, message: str
-) -> None:
+def test_a_file_that_is_no_review_is_one_line_and_not_taken(built: Artifact, content: str | None, message: str) -> None:
     header = json.dumps({"dataset": "corner", "stage": "negatives", "key": built.key, "reviewer": "ann"})
     if content is not None:
         text = content.replace("HEADER", header).replace("KEY", built.key)

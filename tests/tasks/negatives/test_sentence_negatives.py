@@ -35,6 +35,10 @@ from tests.rows import first_videos
 VIDEOS = 60  # of each split
 Kind = TypeVar("Kind", bound=SentenceNegatives)
 Make = Callable[[Path], ImportedNegatives]
+RANKS = (1, 5, 20)
+COSINES = np.array([0.95, 0.9, 0.8, 0.8, 0.7, 0.6], np.float32)
+LEMMAS = ["own", "video", "c", "d", "e", "c"]
+QID, QUERY = "IGDIE_train_0", "person starts watching television."
 
 
 def described(dataset: Dataset, rows_a_part: int = 64) -> Callable[[type[Kind], NegativeSource], Kind]:
@@ -43,11 +47,6 @@ def described(dataset: Dataset, rows_a_part: int = 64) -> Callable[[type[Kind], 
     tags = build(Tags(annotations, Tagging()))
     dictionary, embeddings = build(WordCounts(annotations, tags)), build(Embeddings(annotations, Encoding()))
     return lambda kind, sourcing: kind(annotations, tags, dictionary, embeddings, sourcing, Choosing(), Encoding())
-
-
-RANKS = (1, 5, 20)
-COSINES = np.array([0.95, 0.9, 0.8, 0.8, 0.7, 0.6], np.float32)
-LEMMAS = ["own", "video", "c", "d", "e", "c"]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ LEMMAS = ["own", "video", "c", "d", "e", "c"]
         ((9, 10, 11), set(), []),
     ],
 )
-def test_paraphrases_what_is_forbidden_and_what_says_the_same_have_no_rank(
+def test_paraphrases_and_forbidden_texts_have_no_rank(
     ranks: tuple[int, int, int], forbidden: set[str], taken: list[int]
 ) -> None:
     assert ranked(COSINES, LEMMAS, forbidden, 0.9, ranks) == taken
@@ -142,9 +141,6 @@ def test_the_release_is_taken_as_it_is(make: Make, store: Store, release: list[d
     assert not all("known_words" in row["checks"] for row in rows.values()), "noted, and not enforced"
 
 
-QID, QUERY = "IGDIE_train_0", "person starts watching television."
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -157,16 +153,14 @@ QID, QUERY = "IGDIE_train_0", "person starts watching television."
         ({"query": "person eats."}, "its query is not what the data set has under its qid"),
     ],
 )
-def test_what_is_no_negative_is_refused_with_its_reason(
+def test_what_is_no_negative_is_refused(
     make: Make, store: Store, tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
     good = {"qid": QID, "level": 1, "query": QUERY, "negative": "person stops watching television."}
     stage = make(tmp_path / "mixed.jsonl")
-    changes = {
-        **changes,
-        **({"qid": next(q for q in stage.splits if "_test_" in q)} if "TEST" in changes.values() else {}),
-    }
     other = {**good, "level": 2, "negative": "person stops eating."} | changes
+    if other["qid"] == "TEST":
+        other["qid"] = next(qid for qid in stage.splits if "_test_" in qid)
     put(tmp_path / "mixed.jsonl", good, other)
     made = build(stage)
     assert store.manifest(made).rejected == {reason: 1}

@@ -45,9 +45,8 @@ VERBS = dictionary(
 
 def test_only_training_words_that_are_primitives_count() -> None:
     first = tagged(("train", [OPENS, THE, DOOR]), ("test", [("window", "noun", "NN", "window"), DOOR]))
-    second = tagged(
-        ("composition", [DOOR]), ("train", [("opens", "verb", "VBZ", "open"), ("Door", "noun", "NN", "door")])
-    )
+    opens: list[Word] = [("opens", "verb", "VBZ", "open"), ("Door", "noun", "NN", "door")]
+    second = tagged(("composition", [DOOR]), ("train", opens))
     third = tagged(("train", [("open", "verb", "VB", "open"), ("open", "adjective", "JJ", "open")]))
     rows = [tuple(row.values())[:5] for row in dictionary_part([first, second, third]).rows.to_pylist()]
     assert rows == [
@@ -99,7 +98,7 @@ def test_no_inflection_of_the_word_is_allowed(word: str) -> None:
         ("verb", "VBN", "taken", "take", "VBD"),
     ],
 )
-def test_a_slot_is_offered_its_own_tag_and_the_nearest_only_where_that_has_no_word(
+def test_a_slot_without_words_is_offered_the_nearest_tag(
     primitive: str, tag: str, word: str, lemma: str, offered: str
 ) -> None:
     assert VERBS.choice(primitive, tag, word, lemma)[0] == (primitive, offered)

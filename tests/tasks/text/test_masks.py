@@ -90,11 +90,8 @@ def test_only_the_training_split_is_masked_and_rejections_have_a_reason() -> Non
     annotations = pa.table({"split": ["train", "test", "train"], "query": ["opens door", "opens door", "it is"]})
     rows = [{"qid": "a", "tokens": verb}, {"qid": "b", "tokens": verb}, {"qid": "c", "tokens": [token("it")]}]
     part = mask_part(annotations, pa.Table.from_pylist(rows), Masking())
-    assert part.rows.select(["qid", "level", "masked_query"]).to_pylist() == [
-        {"qid": "a", "level": 1, "masked_query": "<mask> door"},
-        {"qid": "a", "level": 2, "masked_query": "<mask> door"},
-        {"qid": "a", "level": 3, "masked_query": "<mask> <mask>"},
-    ]
+    found = [(row["qid"], row["level"], row["masked_query"]) for row in part.rows.to_pylist()]
+    assert found == [("a", 1, "<mask> door"), ("a", 2, "<mask> door"), ("a", 3, "<mask> <mask>")]
     assert (part.taken, part.kept) == (2, 1)
     reason = "query has no primitive to mask"
     assert part.rejected == [{"qid": "c", "stage": "masks", "reason": reason, "value": "it is"}]

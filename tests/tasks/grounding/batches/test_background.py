@@ -16,7 +16,7 @@ from penumbra.tasks.grounding.batches.examples import Examples, make_examples
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BackgroundData, BMDETROptions, distinct_videos
 from penumbra.tasks.grounding.training.presets import Settings
-from tests.grounding_data import features, negatives, rows, settings, texts, videos
+from tests.grounding_data import features, negatives, row_of, rows, settings, texts, videos
 
 pytestmark = pytest.mark.slow
 
@@ -50,9 +50,6 @@ def bm_settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]
     return settings(training, model=model, losses=groups.get("losses", {}), ranking=groups.get("ranking", {}))
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sizes", [[3] * 40, [1] * 7, [50, 1, 1, 2], [5]])
 def test_no_batch_has_a_video_twice_and_no_query_is_lost(sizes: list[int]) -> None:
     video = np.repeat(np.arange(len(sizes)), sizes)
@@ -64,15 +61,11 @@ def test_no_batch_has_a_video_twice_and_no_query_is_lost(sizes: list[int]) -> No
     assert len(batches) == max(-(-len(video) // 8), *sizes)
 
 
-# -- negatives ---------------------------------------------------------------------------------------------------------
-
-
 def drawn(data: BackgroundData, row: int, times: int = 60) -> set[str]:
     """Texts that a query gets as its negative, told by their features; "" for none."""
-    names = {
-        tuple(texts(COUNT).values[start].tolist()): name
-        for name, start in zip(texts(COUNT).index, texts(COUNT).offsets.tolist(), strict=False)
-    }
+    every = texts(COUNT)
+    starts = zip(every.index, every.offsets.tolist(), strict=False)
+    names = {tuple(every.values[start].tolist()): name for name, start in starts}
     found = set()
     for _ in range(times):
         inputs = data.batch(torch.tensor([row]))[0]
@@ -94,21 +87,12 @@ def test_a_query_alone_in_its_video_goes_without() -> None:
     assert drawn(background(negatives="both"), 0) == {"text 0 1", "text 0 2", "text 0 3"}
 
 
-# -- shifting ----------------------------------------------------------------------------------------------------------
-
-
 def numbered(windows: list[list[float]], clips: int, clip_length: float, **changes: Any) -> BackgroundData:
     """One video whose only feature is the number of the clip."""
     video = features(["v"], [clips], 0, clip_length)
     video = replace(video, values=torch.arange(float(clips))[:, None])
-    row = {
-        "qid": "q",
-        "vid": "v",
-        "query": "text 0",
-        "duration": clips * clip_length,
-        "windows": windows,
-        "saliency": changes.pop("saliency", None),
-    }
+    others = {"windows": windows, "saliency": changes.pop("saliency", None)}
+    row = row_of("q", "v", "text 0", clips * clip_length, 0.0, **others)
     examples = make_examples([row], {}, video, texts(1))
     return BackgroundData(examples, CPU, batch_size=1, negatives="none", shifting=BMDETROptions(**changes))
 
@@ -132,7 +116,7 @@ def clips_of(batch: tuple[Inputs, Targets]) -> tuple[list[int], list[int], list[
         ([4.0, 40.0], 2.0, [2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 6, 7]),
     ],
 )
-def test_the_moment_moves_whole_and_its_window_with_it(
+def test_the_moment_moves_with_its_window(
     window: list[float], clip_length: float, moving: list[int], inside: list[int]
 ) -> None:
     data, begins = numbered([window], 8, clip_length), Counter[int]()
@@ -174,9 +158,6 @@ def test_moments_that_can_not_be_shifted_stay(windows: list[list[float]], change
         assert torch.equal(shifted.clip_scores, main.clip_scores)
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------
-
-
 def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:
     system = system_of(bm_settings(losses={"negatives": "generated"}))
     model = system.build(videos().channels, texts(COUNT).channels)
@@ -186,9 +167,8 @@ def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:
     for one, two in zip(system.predict(model, data), alone.predict(model, other), strict=True):
         np.testing.assert_array_equal(one.windows, two.windows)
         np.testing.assert_array_equal(one.saliency, two.saliency)
-    cut = system_of(
-        system.settings.model_copy(update={"inputs": system.settings.inputs.model_copy(update={"longest_video": 4})})
-    )
+    inputs = system.settings.inputs.model_copy(update={"longest_video": 4})
+    cut = system_of(system.settings.model_copy(update={"inputs": inputs}))
     shorter = cut.data(prepared(), CPU)
     assert float(shorter.examples.duration.max()) == 8.0  # type: ignore[attr-defined]
     assert max(found.windows[:, :2].max() for found in cut.predict(model, shorter)) <= 8.0

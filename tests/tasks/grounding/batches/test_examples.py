@@ -11,13 +11,10 @@ from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.device_data import DeviceData, apart, draw_pairs, length_groups
 from penumbra.tasks.grounding.batches.examples import Features, clip_range, joined, make_examples, normalised
 from tests.golden.reading import Golden, close, golden_files, read_golden
-from tests.grounding_data import features, negatives, rows, texts, videos
+from tests.grounding_data import features, negatives, row_of, rows, texts, videos
 
 CPU = torch.device("cpu")
 BAD = "are empty or hold a NaN"
-
-
-# -- against the published loaders ---------------------------------------------------------------------------------
 
 
 def raw_features(golden: Golden, kind: str, cut: int | None) -> Features:
@@ -28,18 +25,10 @@ def raw_features(golden: Golden, kind: str, cut: int | None) -> Features:
         sample, _, source = name.partition(".")
         if "_" not in sample:
             sources.setdefault(source, []).append(value[:cut])
-    parts = [
-        normalised(
-            Features(
-                torch.cat(found),
-                torch.tensor([0, *np.cumsum([len(rows) for rows in found])]),
-                {str(n): n for n in range(len(found))},
-                clip_length,
-            ),
-            None,
-        )
-        for found in (sources[name] for name in sorted(sources, reverse=True))
-    ]
+    parts = []
+    for _, found in sorted(sources.items(), reverse=True):
+        offsets, index = torch.tensor([0, *np.cumsum([*map(len, found)])]), {str(n): n for n in range(len(found))}
+        parts.append(normalised(Features(torch.cat(found), offsets, index, clip_length), None))
     return joined(parts)
 
 
@@ -52,16 +41,9 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
     annotations = []
     for sample, row in enumerate(golden.config["annotations"]):
         judged = zip(row.get("relevant_clip_ids", []), row.get("saliency_scores", []), strict=True)
-        annotations.append(
-            {
-                "qid": str(row["qid"]),
-                "vid": str(sample),
-                "query": str(sample),
-                "duration": row["duration"],
-                "windows": row["relevant_windows"],
-                "saliency": [{"clip": c, "scores": s} for c, s in judged] or None,
-            }
-        )
+        saliency = [{"clip": c, "scores": s} for c, s in judged] or None
+        others = {"windows": row["relevant_windows"], "saliency": saliency}
+        annotations.append(row_of(str(row["qid"]), str(sample), str(sample), row["duration"], 0.0, **others))
     found = DeviceData(make_examples(annotations, {}, video, text), CPU)
     batch, wanted = found.batch(torch.arange(len(annotations))), golden.targets()
     close(batch[0].video, golden.tensor("in.src_vid"), 1e-6)
@@ -74,9 +56,6 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
     graded = [sample for sample, row in enumerate(annotations) if row["saliency"]]
     assert torch.equal(batch[1].high_clips[graded, 0], wanted.high_clips[graded, 0])
     assert torch.equal(batch[1].low_clips[graded, 0], wanted.low_clips[graded, 0])
-
-
-# -- features ------------------------------------------------------------------------------------------------------
 
 
 def test_several_encoders_are_cut_to_the_shortest_of_each_video() -> None:
@@ -125,9 +104,6 @@ def test_a_negative_without_features_counts_as_missing() -> None:
     assert prepared.hard[1, 1] == text.index["text 1"]
 
 
-# -- windows and clips ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("window", "clips", "wanted"),
     [
@@ -140,9 +116,7 @@ def test_a_negative_without_features_counts_as_missing() -> None:
         ((0.0, 1.0), 1, (0, 0)),
     ],
 )
-def test_a_window_has_at_least_one_clip_inside_the_video(
-    window: tuple[float, float], clips: int, wanted: tuple[int, int]
-) -> None:
+def test_a_window_has_a_clip_inside_the_video(window: tuple[float, float], clips: int, wanted: tuple[int, int]) -> None:
     assert clip_range(*window, clips, 2.0) == wanted
 
 
@@ -210,9 +184,6 @@ def test_pairs_where_clips_are_few() -> None:
     assert all(four[:2] == four[2:] for four in pairs([0, 1, 2], 3))  # a moment that covers the video teaches nothing
     one = draw_pairs(torch.ones(1, 1).bool(), torch.ones(1, 1).bool(), torch.tensor([[-1, -1]]))
     assert [side.tolist() for side in one] == [[[0, 0]], [[0, 0]]]
-
-
-# -- batches of like length -----------------------------------------------------------------------------------------
 
 
 def test_batches_of_like_length_hold_every_query_once_and_pad_little() -> None:

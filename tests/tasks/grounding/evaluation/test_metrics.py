@@ -22,6 +22,7 @@ ANNOTATIONS: dict[str, dict[str, Any]] = {
     "b": {"windows": [[2.0, 4.0]], "novel": [{"type": "v-n", "words": []}], "saliency": None, "duration": 9.0},
     "c": {"windows": [], "novel": [], "saliency": None, "duration": 9.0},  # hidden
 }
+DURATIONS = (10.0, 20.0, 40.0, 80.0)
 
 
 def late_start(split: Split) -> Scores:
@@ -52,9 +53,8 @@ def test_a_metric_of_another_package_is_in_figures_tables_and_comparisons(monkey
 
 
 def test_compared_scores_have_the_figures_as_their_means() -> None:
-    by_name = {
-        name: value for subset, name, value in figures_of_split(PREDICTIONS, ANNOTATIONS, None) if subset == "all"
-    }
+    figures = figures_of_split(PREDICTIONS, ANNOTATIONS, None)
+    by_name = {name: value for subset, name, value in figures if subset == "all"}
     scores = compared_scores(judged_split(PREDICTIONS, ANNOTATIONS, None))
     assert list(scores) == ["R1@0.5", "R1@0.7", "mIoU", "mAP"]
     for name, values in scores.items():
@@ -62,17 +62,11 @@ def test_compared_scores_have_the_figures_as_their_means() -> None:
 
 
 def test_highlights_need_labels_of_every_query() -> None:
-    labelled = {
-        qid: row | {"saliency": [{"clip": 0, "scores": [0, 0, 0]}, {"clip": 1, "scores": [4, 4, 4]}]}
-        for qid, row in ANNOTATIONS.items()
-    }
+    saliency = [{"clip": 0, "scores": [0, 0, 0]}, {"clip": 1, "scores": [4, 4, 4]}]
+    labelled = {qid: row | {"saliency": saliency} for qid, row in ANNOTATIONS.items()}
     both = [{name for _, name, _ in figures_of_split(PREDICTIONS, truth, None)} for truth in (ANNOTATIONS, labelled)]
-    assert both[1] - both[0] == {
-        f"HL-{level}-{kind}" for level in ("Fair", "Good", "VeryGood") for kind in ("mAP", "Hit1")
-    }
-
-
-# -- baselines ---------------------------------------------------------------------------------------------------------
+    levels = ("Fair", "Good", "VeryGood")
+    assert both[1] - both[0] == {f"HL-{level}-{kind}" for level in levels for kind in ("mAP", "Hit1")}
 
 
 def query(number: int, duration: float, *windows: tuple[float, float]) -> dict[str, Any]:
@@ -85,7 +79,6 @@ def window(queries: list[dict[str, Any]], duration: float, end: float | None = N
     return found(duration)["start"], found(duration)["end"]
 
 
-DURATIONS = (10.0, 20.0, 40.0, 80.0)
 SHARES = [query(n, d, (0.25 * d, 0.5 * d)) for n, d in enumerate(DURATIONS)]
 SECONDS = [query(n, d, (2.0, 8.0)) for n, d in enumerate(DURATIONS)]
 

@@ -39,9 +39,8 @@ def annotated(*queries: str) -> Rows:
 
 def loaded(rows: Rows, judging: dict[str, dict[str, str]], *others: str) -> Loaded:
     vids, texts = sorted({row["vid"] for row in rows}), sorted({row["query"] for row in rows} | set(others))
-    return Loaded(
-        features(vids, [4] * len(vids), 1, 2.0), features(texts, [3] * len(texts), 2), rows, {}, judging=judging
-    )
+    videos, words = features(vids, [4] * len(vids), 1, 2.0), features(texts, [3] * len(texts), 2)
+    return Loaded(videos, words, rows, {}, judging=judging)
 
 
 def test_false_sentences_are_of_other_videos_near_ones_and_those_to_judge_by() -> None:
@@ -70,23 +69,20 @@ def test_a_data_set_whose_queries_are_all_alike_has_none() -> None:
 
 def asked(kind: str, existence: np.ndarray, exchanged: np.ndarray | None = None) -> Rows:
     count = len(existence)
-    return [
-        {
-            **{"split": "test", "qid": f"q{n}", "kind": kind, "sentence": f"{kind} {n % 7}", "existence": value},
-            "other_qid": f"q{(n + 1) % count}" if kind == NEAR else None,
-            "exchanged": None if exchanged is None else exchanged[n],
-        }
-        for n, value in enumerate(existence.tolist())
-    ]
+    rows = []
+    for n, value in enumerate(existence.tolist()):
+        row = {"split": "test", "qid": f"q{n}", "kind": kind, "sentence": f"{kind} {n % 7}", "existence": value}
+        other = f"q{(n + 1) % count}" if kind == NEAR else None
+        rows.append({**row, "other_qid": other, "exchanged": None if exchanged is None else exchanged[n]})
+    return rows
 
 
 def judged(existence: np.ndarray, hits: np.ndarray | None = None) -> Split:
     """A split whose first windows are all right, or those of `hits` (0 or 1); nan: no existence."""
     hits = np.ones(len(existence)) if hits is None else hits
     qids = tuple(f"q{n}" for n in range(len(existence)))
-    windows = Windows(
-        qids, np.stack([np.zeros(len(qids)), hits, hits], axis=1)[:, None], np.tile([0.0, 1.0], (len(qids), 1, 1))
-    )
+    predicted = np.stack([np.zeros(len(qids)), hits, hits], axis=1)[:, None]
+    windows = Windows(qids, predicted, np.tile([0.0, 1.0], (len(qids), 1, 1)))
     known = [None if np.isnan(value) else value for value in existence.tolist()]
     return Split(windows, {qid: {"existence": value} for qid, value in zip(qids, known, strict=True)}, {})
 

@@ -2,24 +2,21 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.flows.commands import app
 from penumbra.tasks.grounding.configs import Choice
 from penumbra.tasks.grounding.evaluation.predictions import Calibration, Predictions, runs_to_evaluate
 from penumbra.tasks.grounding.runs import CONSTANT, all_runs, found_run, remove, run_folder
 from penumbra.tasks.grounding.training.presets import Settings, non_default_settings
 from tests.rows import build
+from tests.terminal import penumbra, printed, python, refusal
 
 Figures = Mapping[str, Mapping[str, float]]
 
@@ -84,10 +81,8 @@ def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, 
     plain, shine, mmn = all_runs("mine")
     assert shine.run == f"qd_detr+shine-{made['shine'].key[:6]}"
     assert (shine.model, shine.negatives) == ("qd_detr+shine", f"corpus+openai/{made['negatives'].key[:6]}")
-    assert shine.figures == {
-        "test": {"queries": 9.0, "R1@0.5": 40.0, "mIoU": 10.0},
-        "word": {"queries": 9.0, "R1@0.5": 50.0},
-    }
+    test = {"queries": 9.0, "R1@0.5": 40.0, "mIoU": 10.0}
+    assert shine.figures == {"test": test, "word": {"queries": 9.0, "R1@0.5": 50.0}}
     assert (plain.below, shine.below) == ((), ("test",))
     assert shine.size == sum(shine.files().values())
     assert 5e6 < shine.size < 5.1e6
@@ -97,14 +92,14 @@ def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, 
 
 
 def test_a_run_below_the_constant_window_is_marked_and_the_mark_is_explained(made: dict[str, Artifact]) -> None:
-    output = CliRunner().invoke(app, ["runs", "ls"]).output
+    output = printed("runs", "ls")
     assert output.count("test ▾") == 1
     assert "▾: mIoU no higher than that of one constant window" in output
 
 
 def test_a_list_is_of_all_runs_or_of_a_data_set(made: dict[str, Artifact]) -> None:
     assert [run.metrics for run in all_runs()] == [made[name] for name in ("plain", "shine", "mmn")]
-    assert "no data set 'mein' is known" in str(CliRunner().invoke(app, ["runs", "ls", "mein"]).exception)
+    assert "no data set 'mein' is known" in refusal("runs", "ls", "mein")
 
 
 def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: dict[str, Artifact]) -> None:
@@ -113,8 +108,8 @@ def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: di
     checkpoints(metrics, settings, epoch=4)
     run = found_run("mmn-abc000")
     assert (run.metrics, run.finished, run.epoch, run.epochs) == (metrics, None, 4, 9)
-    assert "not: epoch 4 of 9" in CliRunner().invoke(app, ["runs", "ls"]).output
-    assert "epoch 4 of 9; its flow resumes" in CliRunner().invoke(app, ["runs", "show", "abc"]).output
+    assert "not: epoch 4 of 9" in printed("runs", "ls")
+    assert "epoch 4 of 9; its flow resumes" in printed("runs", "show", "abc")
     (run.folder / "settings.json").write_text("{")
     assert found_run("abc").model == "run", "a kill tore the file, and the list stands"
     remove(run)
@@ -123,17 +118,13 @@ def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: di
         found_run("abc")
 
 
-def test_removing_a_run_removes_its_artifacts_unless_it_is_being_trained(
-    store: Store, made: dict[str, Artifact]
-) -> None:
+def test_removing_a_run_removes_its_artifacts_unless_it_is_trained(store: Store, made: dict[str, Artifact]) -> None:
     name = f"qd_detr+shine-{made['shine'].key[:6]}"
     with store.lease(made["shine"]), pytest.raises(ArtifactError, match=r"is being trained by process \d+ on .*: end"):
         remove(found_run(name))
-    asked = CliRunner().invoke(app, ["runs", "rm", name, "--dry-run"])
-    assert asked.output.startswith(f"would remove {name} on mine (5.0 MB)")
+    assert printed("runs", "rm", name, "--dry-run").startswith(f"would remove {name} on mine (5.0 MB)")
     assert store.has(made["shine"])
-    done = CliRunner().invoke(app, ["runs", "rm", name])
-    assert done.output.startswith(f"removed {name} on mine (5.0 MB)")
+    assert printed("runs", "rm", name).startswith(f"removed {name} on mine (5.0 MB)")
     paths = [run_folder(made["shine"]), Path(made["shine"].path), Path(made["evaluation"].path)]
     assert not any(path.exists() for path in paths)
     assert store.has(made["negatives"])
@@ -143,19 +134,18 @@ def test_removing_a_run_removes_its_artifacts_unless_it_is_being_trained(
 
 def test_a_pinned_run_is_found_by_its_pin_and_stays(store: Store, made: dict[str, Artifact]) -> None:
     plain = made["plain"]
-    assert CliRunner().invoke(app, ["artifacts", "pin", "mine/metrics", plain.key, "--as", "best"]).exit_code == 0
+    printed("artifacts", "pin", "mine/metrics", plain.key, "--as", "best")
     assert found_run("best").metrics == found_run("mine/metrics@best").metrics == plain
-    assert "@best" in CliRunner().invoke(app, ["runs", "ls"]).output
-    refused = CliRunner().invoke(app, ["runs", "rm", "best"]).exception
-    assert str(refused).endswith("penumbra artifacts pin mine/metrics --as best --remove unpins it")
+    assert "@best" in penumbra("runs", "ls").output
+    assert refusal("runs", "rm", "best").endswith("artifacts pin mine/metrics --as best --remove unpins it")
     assert store.has(plain)
 
 
 def test_show_prints_settings_parents_files_and_figures(store: Store, made: dict[str, Artifact]) -> None:
-    shown = CliRunner().invoke(app, ["runs", "show", made["plain"].key]).output
+    shown = printed("runs", "show", made["plain"].key)
     assert "training.seed = 7\n" in shown
     assert 'model.name = "qd_detr"\n' in shown
-    shown = CliRunner().invoke(app, ["runs", "show", made["shine"].key[:8]]).output
+    shown = printed("runs", "show", made["shine"].key[:8])
     assert "model.losses.shine = true\n" in shown
     assert re.search(r"word .* 9 .* 50\.00", shown), shown
     assert non_default_settings({"model": {"name": "of another version", "width": 3}})["model.width"] == 3
@@ -163,10 +153,9 @@ def test_show_prints_settings_parents_files_and_figures(store: Store, made: dict
 
 def test_listing_imports_no_heavy_package(made: dict[str, Artifact]) -> None:
     heavy = {"torch", "prefect", "pandas", "transformers", "spacy", "pyarrow.compute", "pyarrow.dataset"}
-    program = (
+    shown = python(
         "import sys; from penumbra.flows.commands import app; app(['runs', 'ls'], standalone_mode=False); "
         f"print(sorted({heavy} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "mmn-" in done.stdout
-    assert done.stdout.endswith("[]\n")
+    ).stdout
+    assert "mmn-" in shown
+    assert shown.endswith("[]\n")

@@ -92,9 +92,8 @@ def test_a_query_of_the_same_video_is_no_false_sentence_for_bm_detr() -> None:
     values = {**OF_MODEL["bm_detr"], "name": "bm_detr", "shifting": False}
     kinds = {}
     for kind in ("generated", "in_video"):
-        chosen = Settings.model_validate(
-            {"model": model_of(**values | {"losses": {"negatives": kind, "existence": 1.0}})}
-        )
+        model = model_of(**values | {"losses": {"negatives": kind, "existence": 1.0}})
+        chosen = Settings.model_validate({"model": model})
         found: Any = system_of(chosen).data(data(12), torch.device("cpu"))
         kinds[kind] = found.batch(found.batches(0, 0)[0])[1].false[1]
     assert kinds["generated"].all()
@@ -141,9 +140,6 @@ def test_a_model_without_a_head_starts_one_with() -> None:
     assert with_fresh_head(head, {"x": torch.ones(1), **head.state_dict()}).keys() == {"x", *head.state_dict()}
 
 
-# -- calibration -------------------------------------------------------------------------------------------------------
-
-
 def test_calibrated_existence_is_the_share_of_true_sentences() -> None:
     draws = np.random.default_rng(0)
     logits = draws.normal(0, 2, 20_000)
@@ -160,14 +156,8 @@ def test_calibrated_existence_is_the_share_of_true_sentences() -> None:
 
 @pytest.mark.parametrize(("count", "is_chance"), [(10, True), (100, False)])
 def test_an_area_that_a_few_sentences_have_by_chance_is_named_so(store: Store, count: int, is_chance: bool) -> None:
-    values = {
-        "a": 1.0,
-        "bias": 0.0,
-        "threshold": 0.4,
-        "AUROC": 0.65,
-        "true sentences": count,
-        "level 1 sentences": count,
-    }
+    values = {"a": 1.0, "bias": 0.0, "threshold": 0.4, "AUROC": 0.65}
+    values |= {"true sentences": count, "level 1 sentences": count}
     rows = [{"run": "r", "name": name, "value": float(value)} for name, value in values.items()]
     calibrator, words = read_calibrator(build(store, "calibration", rows, parameters={"evidence": ["a"]}))
     assert calibrator is not None

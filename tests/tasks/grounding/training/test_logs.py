@@ -17,10 +17,8 @@ EXTRA = "is an extra: pip install 'penumbra[{}]'"
 
 
 def history(epochs: int) -> list[Row]:
-    return [
-        {"epoch": epoch, "step": 3 * epoch, "split": "train", "name": "total", "value": 1 / epoch}
-        for epoch in range(1, epochs + 1)
-    ]
+    usual = {"split": "train", "name": "total"}
+    return [{**usual, "epoch": epoch, "step": 3 * epoch, "value": 1 / epoch} for epoch in range(1, epochs + 1)]
 
 
 def observe(log: Any, rows: list[Row]) -> None:
@@ -28,13 +26,10 @@ def observe(log: Any, rows: list[Row]) -> None:
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
-def test_a_missing_package_is_named_with_its_remedy(
-    name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named(name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(
-        RunError, match=rf"^training\.log={name} needs a package \(.*\): pip install 'penumbra\[{name}\]'$"
-    ):
+    message = rf"^training\.log={name} needs a package \(.*\): pip install 'penumbra\[{name}\]'$"
+    with pytest.raises(RunError, match=message):
         progress_shown(settings({"log": [name]}), tmp_path, "mine", "run").__enter__()
 
 
@@ -76,7 +71,7 @@ def test_wandb_writes_offline_and_no_key(wandb: Any, tmp_path: Path, monkeypatch
         assert path.is_dir() or b"5ecret" not in path.read_bytes(), path
 
 
-def test_a_service_without_a_key_is_an_error_before_the_first_epoch(
+def test_a_service_without_a_key_is_an_error_at_once(
     wandb: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")

@@ -16,6 +16,16 @@ from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.attempts import Answer, Attempt, attempt_history, store
 from tests.hosted import questions
 
+WRITE_UNTIL_KILLED = """
+import sys
+from pathlib import Path
+from penumbra.tasks.negatives.providers.answers import Answers
+answers = Answers(Path(sys.argv[1]))
+for number in range(1_000_000):
+    answers.put({f"q{number}-{place}": "x" * 3_000 for place in range(12)})
+    print(number, flush=True)
+"""
+
 
 def test_each_question_of_a_request_finds_the_answer_and_its_place_in_it(tmp_path: Path) -> None:
     first, asked, key = Answers(tmp_path), questions(4), {"model": "m"}
@@ -62,17 +72,6 @@ def test_a_cache_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     answers = Answers(tmp_path)
     assert attempt_history(first, key, answers)[0][0].answer == Answer('{"1": "A"}', "", "m-1", 10, 1, 0.5, "run", 1)
     assert attempt_history(second, key, answers) == ([], second)
-
-
-WRITE_UNTIL_KILLED = """
-import sys
-from pathlib import Path
-from penumbra.tasks.negatives.providers.answers import Answers
-answers = Answers(Path(sys.argv[1]))
-for number in range(1_000_000):
-    answers.put({f"q{number}-{place}": "x" * 3_000 for place in range(12)})
-    print(number, flush=True)
-"""
 
 
 def test_what_was_stored_survives_kill_9_and_an_answer_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -14,6 +14,19 @@ from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.negatives.providers.answers import Answers, Budget, open_budget
 from penumbra.tasks.negatives.providers.settings import OpenAI, Price, price_of, price_table
 
+RESERVE = """
+import sys, time
+from pathlib import Path
+from penumbra.tasks.negatives.providers.answers import Answers, open_budget
+with open_budget(Answers(Path(sys.argv[1])), 1.0) as budget:
+    for cost in (0.1, 0.2):
+        assert budget.try_reserve(0.3)
+        budget.charge(0.3, cost)
+    assert budget.try_reserve(0.3)
+    print("under way", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Iterator[Answers]:
@@ -24,7 +37,7 @@ def answers(tmp_path: Path) -> Iterator[Answers]:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.floats(0.01, 10), st.lists(st.tuples(st.floats(0.001, 3), st.floats(0, 1), st.integers(0, 3)), max_size=40))
-def test_with_any_requests_in_flight_the_limit_is_never_exceeded(
+def test_the_limit_is_never_exceeded_in_flight(
     answers: Answers, limit: float, requests: list[tuple[float, float, int]]
 ) -> None:
     """Each request costs a share of what was reserved for it, and others end before or after it."""
@@ -54,20 +67,6 @@ def test_a_request_waits_for_what_others_have_reserved(answers: Answers) -> None
 
     with open_budget(answers, 1.0) as budget:
         asyncio.run(ask(budget))
-
-
-RESERVE = """
-import sys, time
-from pathlib import Path
-from penumbra.tasks.negatives.providers.answers import Answers, open_budget
-with open_budget(Answers(Path(sys.argv[1])), 1.0) as budget:
-    for cost in (0.1, 0.2):
-        assert budget.try_reserve(0.3)
-        budget.charge(0.3, cost)
-    assert budget.try_reserve(0.3)
-    print("under way", flush=True)
-    time.sleep(float(sys.argv[2]))
-"""
 
 
 def started(answers: Answers, seconds: float) -> subprocess.Popen[bytes]:

@@ -23,6 +23,19 @@ from tests.protocol_server.services import well_said
 pytestmark = pytest.mark.slow
 
 COST = Price(**PRICE)
+FAULTS: list[dict[str, Any]] = [
+    {"do": "status", "status": 500},
+    {"do": "status", "status": 502, "body": "<html>Bad Gateway</html>", "headers": {"content-type": "text/html"}},
+    {"do": "status", "status": 503, "retry_after_ms": 20},
+    {"do": "half"},
+    {"do": "reset"},
+    {"do": "close"},
+    {"do": "html"},
+    {"do": "body"},
+    {"do": "body", "body": '{"choices": [7], "candidates": [7], "model": "m"}'},
+    {"do": "body", "body": "[" * 200_000},
+    {"do": "hang"},
+]
 
 
 @pytest.fixture(params=["openai", "gemini"])
@@ -48,9 +61,6 @@ def other(session: Session, server: ProtocolServer, **settings: Any) -> Session:
 def charged(server: ProtocolServer) -> float:
     """Return the USD that the stand-in has charged, for lost answers too."""
     return COST.cost(*server.charged())
-
-
-# -- answers ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_question_is_asked_once_and_its_words_are_the_models(server: ProtocolServer, session: Session) -> None:
@@ -97,9 +107,6 @@ def test_the_same_question_of_several_queries_is_asked_and_paid_once(server: Pro
     assert asked_lines(server) == {twins[0].text(): 1}
 
 
-# -- wrong answers ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "problem", "open_slots"),
     [
@@ -113,7 +120,7 @@ def test_the_same_question_of_several_queries_is_asked_and_paid_once(server: Pro
         ("blocked", "model refused", 3),
     ],
 )
-def test_only_the_wrong_part_of_an_answer_is_asked_for_again(
+def test_a_wrong_part_is_asked_again(
     server: ProtocolServer, session: Session, kind: str, problem: str, open_slots: int
 ) -> None:
     one = question(7)
@@ -143,25 +150,8 @@ def test_a_model_that_never_answers_rightly_is_asked_three_times(server: Protoco
     assert len(server.requests()) == 14, "and then never again"
 
 
-# -- requests that are not answered -----------------------------------------------------------------------------------
-
-FAULTS: list[dict[str, Any]] = [
-    {"do": "status", "status": 500},
-    {"do": "status", "status": 502, "body": "<html>Bad Gateway</html>", "headers": {"content-type": "text/html"}},
-    {"do": "status", "status": 503, "retry_after_ms": 20},
-    {"do": "half"},
-    {"do": "reset"},
-    {"do": "close"},
-    {"do": "html"},
-    {"do": "body"},
-    {"do": "body", "body": '{"choices": [7], "candidates": [7], "model": "m"}'},
-    {"do": "body", "body": "[" * 200_000},
-    {"do": "hang"},
-]
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: "-".join(str(value)[:12] for value in fault.values()))
-def test_a_lost_request_is_sent_again_as_it_was(
+def test_a_lost_request_is_sent_again(
     server: ProtocolServer, session: Session, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.script({**fault, "times": 2})
@@ -174,7 +164,7 @@ def test_a_lost_request_is_sent_again_as_it_was(
 
 
 @pytest.mark.parametrize("wait", [{"retry_after_ms": 400, "retry_delay": 0.4}, {"retry_after": 1}], ids=["ms", "s"])
-def test_a_limit_means_waiting_as_long_as_the_service_asks(
+def test_a_limit_is_waited_for_as_long_as_asked(
     server: ProtocolServer, session: Session, wait: dict[str, float]
 ) -> None:
     server.script({"do": "status", "status": 429, "times": 1, **wait})
@@ -222,9 +212,7 @@ def test_no_pause_is_longer_than_ten_minutes_whatever_the_service_asks(
 
 
 @pytest.mark.parametrize("status", [400, 413])
-def test_a_refused_query_is_isolated_and_no_other_is_lost(
-    server: ProtocolServer, session: Session, status: int
-) -> None:
+def test_a_refused_query_is_isolated_and_none_is_lost(server: ProtocolServer, session: Session, status: int) -> None:
     asked, poisoned = questions(24), 5
     server.script({"do": "status", "status": status, "when": {"contains": f"room {poisoned}."}})
     client = session.ask(asked, queries_a_request=12)
@@ -251,7 +239,7 @@ def test_a_service_that_refuses_everything_has_no_refusal_stored(server: Protoco
     [*({"do": "status", "status": status} for status in (401, 403, 404)), {"do": "quota"}],
     ids=["401", "403", "404", "quota"],
 )
-def test_a_service_that_will_answer_nothing_is_left_alone_and_earlier_answers_are_kept(
+def test_a_service_that_answers_no_more_is_left_alone(
     server: ProtocolServer, session: Session, fault: dict[str, Any]
 ) -> None:
     asked = questions(40)
@@ -274,7 +262,7 @@ def test_a_wrong_key_stops_though_gemini_gives_it_status_400(server: ProtocolSer
 
 
 @pytest.mark.usefixtures("prefect_server")  # it is asked for a Secret block
-def test_a_missing_key_is_an_error_that_names_the_variable(
+def test_a_missing_key_is_named(
     name: str, server: ProtocolServer, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = session.settings.key_variable
@@ -285,9 +273,7 @@ def test_a_missing_key_is_an_error_that_names_the_variable(
 
 
 @pytest.mark.parametrize("fault", [{"do": "status", "status": 503}, {"do": "reset"}], ids=["503", "reset"])
-def test_a_service_that_only_fails_is_left_alone(
-    server: ProtocolServer, session: Session, fault: dict[str, Any]
-) -> None:
+def test_a_service_that_fails_is_left_alone(server: ProtocolServer, session: Session, fault: dict[str, Any]) -> None:
     server.script(fault)
     client = session.ask(questions(200))
     assert client.stopped.startswith("nothing but failures, the last: ")
@@ -307,9 +293,6 @@ def test_a_redirect_is_not_followed_with_key_or_prompt(server: ProtocolServer, s
         client = session.ask(questions(8))
         assert elsewhere.requests() == []
     assert client.stopped.startswith(f"status {status}: redirects are not followed")
-
-
-# -- money ------------------------------------------------------------------------------------------------------------
 
 
 def test_tokens_and_money_of_the_rows_are_what_the_server_charged(server: ProtocolServer, session: Session) -> None:
@@ -340,7 +323,7 @@ def test_the_budget_stops_in_time_and_the_next_runs_continue(server: ProtocolSer
 
 
 @pytest.mark.parametrize("fault", ["half", "html", "hang"])
-def test_a_lost_answer_is_charged_at_its_most_and_the_limit_holds(
+def test_a_lost_answer_is_charged_at_its_most(
     server: ProtocolServer, session: Session, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stand-in charges every answer; every second one does not arrive."""
@@ -353,7 +336,7 @@ def test_a_lost_answer_is_charged_at_its_most_and_the_limit_holds(
 
 
 @pytest.mark.parametrize(("status", "is_free"), [(500, True), (503, True), (429, True), (502, False), (504, False)])
-def test_an_error_of_the_service_costs_nothing_and_one_of_a_gateway_may(
+def test_only_an_error_of_a_gateway_may_cost(
     server: ProtocolServer, session: Session, status: int, is_free: bool
 ) -> None:
     server.script({"do": "status", "status": status, "times": 2})
@@ -376,10 +359,7 @@ def test_a_server_that_counts_no_tokens_does_not_break_the_budget(server: Protoc
     assert charged(server) <= client.budget.spent + 1e-9 <= 0.4 + 1e-9
 
 
-# -- runs at once, and runs that were killed --------------------------------------------------------------------------
-
-
-def test_of_two_runs_at_once_one_pays_and_the_other_waits_for_it(
+def test_of_two_runs_at_once_one_pays(
     server: ProtocolServer, openai: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "penumbra")

@@ -27,6 +27,7 @@ from tests.tiny_llama import build
 
 pytestmark = pytest.mark.slow
 
+NO_WORDS = table_of("dictionary", [])
 TAGS = {"verb": "VBZ", "noun": "NN", "adjective": "JJ", "preposition": "IN"}
 WORDS = {
     "verb": ("closes", "takes", "throws", "holds", "extinguishes", "opens", "puts"),
@@ -48,22 +49,22 @@ def dictionary() -> Dictionary:
         for primitive, words in WORDS.items()
         for word in words
     ]
-    return Dictionary(
-        pa.Table.from_pylist([{**row, "is_subject": False} for row in rows], table_of("dictionary", []).schema)
-    )
+    return Dictionary(pa.Table.from_pylist([{**row, "is_subject": False} for row in rows], NO_WORDS.schema))
+
+
+def small_model(*texts: str, words: Dictionary | None = None) -> LlamaProvider:
+    """The real model, with an open vocabulary, after these training sentences."""
+    training = TrainingText(words or Dictionary(NO_WORDS), [masked("", text).tokens for text in texts])
+    return LlamaProvider(training, Filling(), SMALL_MODEL, 0.0)
 
 
 def masked(qid: str, text: str) -> MaskedQuery:
     """A query from words and `word|class`; the levels take a third, two thirds and all of the slots from the left."""
     parts = text.split()
     words, classes = [part.partition("|")[0] for part in parts], [part.partition("|")[2] for part in parts]
-    tokens = [
-        token(word, cls, lemma=word.lower(), head=i, dep="ROOT")
-        for i, (word, cls) in enumerate(zip(words, classes, strict=True))
-    ]
-    slots = [
-        Slot(i, cls, TAGS[cls], words[i], words[i].lower().removesuffix("s")) for i, cls in enumerate(classes) if cls
-    ]
+    pairs = list(enumerate(zip(words, classes, strict=True)))
+    tokens = [token(word, cls, lemma=word.lower(), head=i, dep="ROOT") for i, (word, cls) in pairs]
+    slots = [Slot(i, cls, TAGS[cls], word, word.lower().removesuffix("s")) for i, (word, cls) in pairs if cls]
     counts = [max(1, len(slots) * level // 3) for level in (1, 2, 3)]
     return MaskedQuery(qid, tokens, tuple(tuple(slots[:count]) for count in counts))
 
@@ -146,7 +147,7 @@ def test_a_word_that_costs_too_much_leaves_its_level_open(folder: Path, monkeypa
 
 
 def test_a_slot_without_words_and_a_sentence_too_long_say_so(folder: Path) -> None:
-    training = TrainingText(Dictionary(table_of("dictionary", [])), [QUERIES[0].tokens])
+    training = TrainingText(Dictionary(NO_WORDS), [QUERIES[0].tokens])
     empty = LlamaProvider(training, Filling(vocabulary="dictionary"), str(folder), 0.0)
     problems = {fill.problem for fill in empty.fill(QUERIES[:1], 1)}
     assert problems == {"no other verb than 'opens' in the training split"}
@@ -199,9 +200,7 @@ def test_the_default_depends_on_the_number_of_queries_and_on_the_model(
 
 
 def test_a_modifier_takes_the_words_that_stand_before_its_noun() -> None:
-    tokens = [
-        {"text": text, "dep": dep, "head": head} for text, dep, head in (("soy", "compound", 1), ("sauce", "ROOT", 1))
-    ]
+    tokens = [{"text": "soy", "dep": "compound", "head": 1}, {"text": "sauce", "dep": "ROOT", "head": 1}]
     context = Context([])
     assert "tomato" in context.in_terms(tokens, {}, 0)
     assert "knife" not in context.in_terms(tokens, {}, 0)
@@ -221,21 +220,15 @@ def test_words_that_the_data_set_has_in_a_relation_are_preferred() -> None:
 @pytest.mark.usefixtures("small_model")
 def test_a_verb_is_proposed_by_what_follows_it() -> None:
     lines = ("a man washes|verb a plate", "she opens|verb the door", "a boy eats|verb an apple", "he holds|verb a book")
-    training = TrainingText(Dictionary(table_of("dictionary", [])), [masked("", line).tokens for line in lines])
-    real = LlamaProvider(training, Filling(), SMALL_MODEL, 0.0)
-    mop = {
-        word
-        for fill in real.fill([masked("q", "a person paints|verb the floor with a mop")], 16)
-        for word in fill.words
-    }
+    fills = small_model(*lines).fill([masked("q", "a person paints|verb the floor with a mop")], 16)
+    mop = {word for fill in fills for word in fill.words}
     assert mop & {"cleans", "mops", "scrubs", "sweeps", "washes", "wipes"}
 
 
 @pytest.mark.usefixtures("small_model")
 def test_a_general_verb_replaces_no_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("a man takes|verb a plate", "she puts|verb an apple away", "a boy holds|verb a book", "he makes|verb tea")
-    training = TrainingText(Dictionary(table_of("dictionary", [])), [masked("", line).tokens for line in lines])
-    real, query = LlamaProvider(training, Filling(), SMALL_MODEL, 0.0), masked("q", "a person peels|verb a banana")
+    real, query = small_model(*lines), masked("q", "a person peels|verb a banana")
 
     def general_verbs() -> set[str]:
         words = {word for fill in real.fill([query], 16) for word in fill.words}
@@ -250,12 +243,11 @@ def test_a_general_verb_replaces_no_exact_one(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("small_model")
 def test_a_subject_may_be_a_more_special_one_where_another_word_is_false_already() -> None:
     nouns = [{"primitive": "noun", "tag": "NN", "word": word, "lemma": word, "count": 1} for word in ("man", "woman")]
-    schema = table_of("dictionary", []).schema
-    words = Dictionary(pa.Table.from_pylist([{**noun, "is_subject": True} for noun in nouns], schema))
+    words = Dictionary(pa.Table.from_pylist([{**noun, "is_subject": True} for noun in nouns], NO_WORDS.schema))
     query = masked("q", "person|noun opens|verb a window|noun")
     person, opens, window = query.levels[-1]
     levels = ((opens,), (opens, window), (opens, window, replace(person, is_subject=True)))
-    real = LlamaProvider(TrainingText(words, [query.tokens]), Filling(), SMALL_MODEL, 0.0)
+    real = small_model("person|noun opens|verb a window|noun", words=words)
     third = [fill.words for fill in real.fill([replace(query, levels=levels)], 16) if fill.level == 3]
     assert {words[2] for words in third} <= {"man", "woman"}
     assert third
@@ -264,10 +256,8 @@ def test_a_subject_may_be_a_more_special_one_where_another_word_is_false_already
 @pytest.mark.usefixtures("small_model")
 def test_the_small_model_fills_a_sentence_naturally_and_falsely() -> None:
     """The real model: with an open vocabulary, the words come from English, not from two sentences."""
-    training = TrainingText(Dictionary(table_of("dictionary", [])), [QUERIES[0].tokens])
-    real = LlamaProvider(training, Filling(), SMALL_MODEL, 0.0)
     query = masked("q", "a person opens|verb the old door|noun .")
-    words = [fill.words for fill in real.fill([query], 16) if fill.level == 1]
+    words = [fill.words for fill in small_model(TEXTS[0]).fill([query], 16) if fill.level == 1]
     assert words
     assert not {"opens", "unlocks"} & {word for (word,) in words}
 
@@ -276,8 +266,7 @@ def test_the_small_model_fills_a_sentence_naturally_and_falsely() -> None:
 def test_a_sentence_less_likely_than_most_of_the_data_set_is_left_out() -> None:
     objects = ("door", "window", "box", "bag", "book", "drawer", "laptop", "fridge")
     texts = [f"a person {verb} the {noun}." for noun in objects for verb in ("opens", "closes", "holds", "takes")]
-    training = [masked("q", text).tokens for text in texts]
-    real = LlamaProvider(TrainingText(dictionary(), training), Filling(), SMALL_MODEL, 0.0)
+    real = small_model(*texts, words=dictionary())
     likely = masked("likely", "a person opens|verb the cupboard.")
     odd = masked("odd", "gravel opens|verb seven of loud it")
     fills = {fill.qid: fill for fill in real.fill([likely, odd], 16) if fill.level == 1}

@@ -57,7 +57,7 @@ def by_place(fills: Iterator[Fill]) -> dict[tuple[str, int], list[tuple[str, ...
     return found
 
 
-def test_every_level_is_filled_from_its_slots_own_offer(
+def test_every_level_is_filled_from_its_offer(
     provider: Provider, queries: list[MaskedQuery], dictionary: Dictionary
 ) -> None:
     filled = by_place(provider.fill(queries, 2))

@@ -15,6 +15,17 @@ QUERY = masked("q", "Person opens|verb the red|adjective door|noun on|prepositio
 OPTIONS = (("closes", "fixes"), ("green", "old", "wet"), ("window", "box"), ("under",))
 ASKED = Question(QUERY, OPTIONS[:3], 0)
 NUMBERS = ("1", "2", "3")  # of the slots opens, door and red, in the masking order
+FORMS = [
+    ASKED,
+    ASKED.after({1: "old"}),
+    question(3),
+    question_about(masked("q", "opens|verb on|preposition"), offered=2),
+]
+FIRSTS = st.integers(1, 40)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+JSON = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+)
 
 
 def test_the_text_numbers_slots_in_the_masking_order_and_keeps_the_rest_to_the_character() -> None:
@@ -43,9 +54,7 @@ def test_settled_words_stand_in_the_text_with_the_capital_of_the_word_before() -
         ("person opens|verb the red|adjective door|noun", [(1, 3, (0, 1))]),
     ],
 )
-def test_a_query_is_cut_where_a_level_masks_no_more_than_the_one_before(
-    text: str, chains: list[tuple[int, int, tuple[int, int]]]
-) -> None:
+def test_a_query_is_cut_where_a_level_masks_no_more(text: str, chains: list[tuple[int, int, tuple[int, int]]]) -> None:
     query = masked("q", text)
     found = query.chains()
     assert [(chain.first, len(chain.levels), chain.part) for chain in found] == chains
@@ -99,19 +108,6 @@ def test_a_character_that_only_resembles_a_letter_is_none(character: str) -> Non
     words = tuple(f"word{letter.lower()}" for letter in LETTERS)
     asked = Question(masked("q", "he opens|verb"), (words,), 0)
     assert read(asked, 1, json.dumps({"1": character})) == ({}, "word was not on offer")
-
-
-FORMS = [
-    ASKED,
-    ASKED.after({1: "old"}),
-    question(3),
-    question_about(masked("q", "opens|verb on|preposition"), offered=2),
-]
-FIRSTS = st.integers(1, 40)
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-JSON = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
-)
 
 
 @given(st.sampled_from(FORMS), FIRSTS, st.text() | JSON.map(json.dumps), st.booleans())

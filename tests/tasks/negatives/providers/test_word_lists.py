@@ -54,7 +54,7 @@ def drawn(offer: WordLists, queries: list[MaskedQuery]) -> list[Lists]:
     return offer.draw(queries, 0)
 
 
-def test_every_word_is_of_its_slots_class_and_tag_and_no_form_of_its_own_word(
+def test_every_word_is_of_its_class_and_tag_and_another(
     drawn: list[Lists], queries: list[MaskedQuery], dictionary: Dictionary
 ) -> None:
     slots = 0
@@ -69,7 +69,7 @@ def test_every_word_is_of_its_slots_class_and_tag_and_no_form_of_its_own_word(
     assert slots > 300
 
 
-def test_the_same_whatever_the_chunk_the_order_and_the_block(
+def test_words_do_not_depend_on_the_chunk(
     offer: WordLists, drawn: list[Lists], queries: list[MaskedQuery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = {(query.qid, query.part): lists for query, lists in zip(queries, drawn, strict=True)}
@@ -90,7 +90,7 @@ def test_the_chains_of_a_query_are_offered_different_words(drawn: list[Lists], q
     assert all(not one & two for sets in several for one, two in combinations(sets, 2))
 
 
-def test_a_level_of_few_slots_is_not_offered_words_that_may_be_true(
+def test_few_slots_get_no_words_that_may_be_true(
     drawn: list[Lists], queries: list[MaskedQuery], dictionary: Dictionary
 ) -> None:
     spared = 0

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.flows.commands import app
 from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.quality.blind import key_file, score_sheet, write_sheet
+from tests.terminal import penumbra, printed, refusal
 
 QUERIES = 12
 Row = dict[str, str]
@@ -75,7 +74,7 @@ def test_an_artifact_without_negatives_makes_no_sheet(store: Store, tmp_path: Pa
         write_sheet(store, ["mine/negatives"], 60, 0, tmp_path / "sheet.csv")
 
 
-def test_a_sheet_has_as_many_rows_of_each_origin_and_level_and_does_not_show_them(
+def test_a_sheet_has_rows_of_each_origin_and_level_and_hides_it(
     sheet: Path, origins: list[str], store: Store, tmp_path: Path
 ) -> None:
     rows, key = rows_of(sheet), json.loads(key_file(sheet).read_text())
@@ -98,17 +97,13 @@ def test_a_sheet_has_as_many_rows_of_each_origin_and_level_and_does_not_show_the
 
 
 @pytest.mark.parametrize(("delimiter", "encoding"), [(",", "utf-8"), (";", "utf-8-sig"), ("\t", "utf-8-sig")])
-def test_a_filled_sheet_is_scored_by_origin_and_level(
-    sheet: Path, origins: list[str], delimiter: str, encoding: str
-) -> None:
+def test_a_sheet_is_scored_by_origin_and_level(sheet: Path, origins: list[str], delimiter: str, encoding: str) -> None:
     fill(sheet, natural_where_flat, delimiter, encoding)
     (header, lines), notes = score_sheet(sheet)
     assert header == ("origin", "level", "grammatical", "false of the moment", "natural", "nested")
     flat, shine = "10 of 10 (72% to 100%)", "0 of 10 (0% to 28%)"  # Wilson's
-    expected = [
-        (it, str(n), "–", "–", own, "–") for it, own in zip(origins, (flat, shine), strict=True) for n in (1, 2, 3)
-    ]
-    assert lines == expected
+    natural = dict(zip(origins, (flat, shine), strict=True))
+    assert lines == [(it, str(n), "–", "–", own, "–") for it, own in natural.items() for n in (1, 2, 3)]
     assert notes == []
 
 
@@ -117,14 +112,8 @@ def test_a_filled_sheet_is_scored_by_origin_and_level(
     [
         (lambda sheet: sheet.write_text(sheet.read_text("utf-8-sig").replace(",natural", "", 1)), "with all columns"),
         (lambda sheet: fill(sheet, lambda row: row.update(natural="maybe")), r"line 2: natural is 'maybe'"),
-        (
-            lambda sheet: fill(sheet, lambda row: row.update(negative=row["negative"] + " not")),
-            "line 2: its id and tex",
-        ),
-        (
-            lambda sheet: fill(sheet, lambda row: row.update(id="0")),
-            "line 2: its id and texts are not what was written",
-        ),
+        (lambda sheet: fill(sheet, lambda row: row.update(negative="another")), "line 2: its id and texts are not"),
+        (lambda sheet: fill(sheet, lambda row: row.update(id="0")), "line 2: its id and texts are not what was"),
         (lambda sheet: fill(sheet, lambda row: row.update(rows_of(sheet)[0])), "line 3: row 1 is there twice"),
         (lambda sheet: key_file(sheet).unlink(), "put the original next to the sheet"),
         (lambda sheet: key_file(sheet).write_text("{}"), "put the original next to the sheet"),
@@ -146,21 +135,17 @@ def test_deleted_and_blank_rows_are_counted(sheet: Path) -> None:
     assert score_sheet(sheet)[1] == ["58 of 58 rows have no answer", "2 of 60 rows are not in the sheet any more"]
 
 
-def test_the_command_writes_scores_and_never_overwrites(
+def test_the_command_never_overwrites(
     origins: list[str], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def penumbra(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["quality", *arguments])
-        return result.exit_code, result.output + str(result.exception or "")
-
-    code, shown = penumbra(*origins, "--blind", "24")
-    assert (code, "24 rows, 4 of each origin and level" in shown) == (0, True)
-    assert "sheet.csv exists already" in penumbra(*origins, "--blind", "24")[1]
-    assert "too few for 6 groups" in penumbra(*origins, "--blind", "5", "--output", "few.csv")[1]
+    blind = ("quality", *origins, "--blind")
+    shown = penumbra(*blind, "24")
+    assert (shown.exit_code, "24 rows, 4 of each origin and level" in shown.output) == (0, True)
+    assert "sheet.csv exists already" in refusal(*blind, "24")
+    assert "too few for 6 groups" in refusal(*blind, "5", "--output", "few.csv")
     fill(tmp_path / "sheet.csv", natural_where_flat)
-    code, shown = penumbra("--score", "sheet.csv")
-    assert (code, "4 of 4 (51% to 100%)" in shown) == (0, True)
+    assert "4 of 4 (51% to 100%)" in printed("quality", "--score", "sheet.csv")
     for wrong in ([], ["--blind", "9"], ["--score", "sheet.csv", *origins]):
-        assert penumbra(*wrong)[0] == 2
+        assert penumbra("quality", *wrong).exit_code == 2

@@ -101,9 +101,8 @@ def test_blind_auc_is_the_specifications() -> None:
     truth, groups, areas = np.repeat([1, 0], size), np.tile(videos, 2), []
     for train, test in GroupKFold(5).split(sides, groups=groups):
         vectorizer = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True)
-        model = LogisticRegression(C=3, max_iter=1000).fit(
-            vectorizer.fit_transform([sides[i] for i in train]), truth[train]
-        )
+        seen = vectorizer.fit_transform([sides[i] for i in train])
+        model = LogisticRegression(C=3, max_iter=1000).fit(seen, truth[train])
         scores = model.decision_function(vectorizer.transform([sides[i] for i in test]))
         areas.append(roc_auc_score(truth[test], scores))
     assert auc(sides[:size], sides[size:], videos) == pytest.approx(np.mean(areas), abs=1e-6)
@@ -142,12 +141,8 @@ def test_relations_of_both_schemes() -> None:
 
     start = [token("man", "NOUN", "nsubj", 1), token("put", "VERB", "ROOT", 1), token("red", "ADJ", "amod", 3)]
     penn = [*start, token("cup", "NOUN", "dobj", 1), token("on", "ADP", "prep", 1), token("table", "NOUN", "pobj", 4)]
-    universal = [
-        *start,
-        token("cup", "NOUN", "obj", 1),
-        token("on", "ADP", "case", 5),
-        token("table", "NOUN", "obl", 1),
-    ]
+    cup, on, table = token("cup", "NOUN", "obj", 1), token("on", "ADP", "case", 5), token("table", "NOUN", "obl", 1)
+    universal = [*start, cup, on, table]
     expected = {
         ("put", "subject-verb", "", "man"),
         ("put", "verb-object", "", "cup"),

@@ -92,9 +92,7 @@ def test_the_rule(low: float, high: float, expected: Verdict) -> None:
         ({}, False, None),
     ],
 )
-def test_the_model_that_chose_does_not_praise_itself(
-    votes: dict[str, Verdict], is_own: bool, expected: Verdict | None
-) -> None:
+def test_no_model_praises_its_own_choice(votes: dict[str, Verdict], is_own: bool, expected: Verdict | None) -> None:
     assert decide(votes, is_own) is expected
 
 
