@@ -201,7 +201,7 @@ def with_provider(filling: Filling, dataset: Dataset) -> Filling:
         return filling
     count, model = training_queries(dataset), filling.llama.model
     minutes = math.ceil(count * SECONDS / 60 / (os.cpu_count() or 1))
-    queries, time = counted(count, "training query"), f"about {counted(minutes, 'minute')} on a CPU"
+    queries, time = counted(count, "training query"), f"about {counted(minutes, 'minute')} on a CPU the first time"
     provider = "llama" if count < FEW and is_at_hand(model) else "corpus"
     if provider == "llama":
         logger().info(f"{queries}: the language model {model} fills them, {time} (providers=[corpus] takes seconds)")
