@@ -31,7 +31,7 @@ from penumbra.tasks.text.masks import render
 STAGE = "fills"
 FILLED, FAILED = "filled", "failed"
 SUBSTITUTE = "corpus"  # the provider that fills what no other filled
-SECONDS = 1.0  # that a core takes for a query with the small language model
+SECONDS = 2.5  # that a core takes at most for a query with the small language model
 SUBSTITUTED = "no provider that was asked filled it"
 
 
@@ -201,7 +201,7 @@ def with_provider(filling: Filling, dataset: Dataset) -> Filling:
         return filling
     count, model = training_queries(dataset), filling.llama.model
     minutes = math.ceil(count * SECONDS / 60 / (os.cpu_count() or 1))
-    queries, time = counted(count, "training query"), f"about {counted(minutes, 'minute')} on a CPU the first time"
+    queries, time = counted(count, "training query"), f"up to {counted(minutes, 'minute')} on a CPU the first time"
     provider = "llama" if count < FEW and is_at_hand(model) else "corpus"
     if provider == "llama":
         logger().info(f"{queries}: the language model {model} fills them, {time} (providers=[corpus] takes seconds)")
