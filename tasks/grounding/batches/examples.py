@@ -133,7 +133,10 @@ def load_features(artifact: Artifact) -> Features:
     """Return all rows of a features artifact as tensors; raise `FeatureError` if it has none."""
     table = read_features(artifact)
     if not len(table):
-        raise FeatureError(f"{artifact.path} holds no features")
+        raise FeatureError(
+            f"{artifact.path} holds no features: penumbra artifacts show {artifact.dataset}/{artifact.stage} says why; "
+            f"mend that, and then penumbra run extract-features {artifact.dataset}"
+        )
     offsets = torch.from_numpy(table.offsets)
     return Features(torch.from_numpy(table.values), offsets, table.index, table.clip_length)
 

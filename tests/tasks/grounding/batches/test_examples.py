@@ -7,11 +7,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.device_data import DeviceData, apart, draw_pairs, length_groups
-from penumbra.tasks.grounding.batches.examples import Features, clip_range, joined, make_examples, normalised
+from penumbra.tasks.grounding.batches.examples import (
+    Features,
+    clip_range,
+    joined,
+    load_features,
+    make_examples,
+    normalised,
+)
 from tests.golden.reading import Golden, close, golden_files, read_golden
 from tests.grounding_data import features, negatives, row_of, rows, texts, videos
+from tests.rows import DATASET, build
 
 CPU = torch.device("cpu")
 BAD = "are empty or hold a NaN"
@@ -216,3 +225,8 @@ def test_the_next_query_of_a_batch_is_of_another_video_where_the_batch_allows_it
             assert same <= (video[rows] == np.roll(video[rows], -1)).sum()
     distinct = torch.tensor([2, 0, 1])
     assert apart(distinct, np.arange(3)) is distinct
+
+
+def test_an_artifact_without_features_says_what_to_do(store: Store) -> None:
+    with pytest.raises(FeatureError, match=f"artifacts show {DATASET}/video_features says why.*extract-features"):
+        load_features(build(store, "video_features", []))
