@@ -105,7 +105,7 @@ class Grounder:
 
         Raise `ArtifactError` unless one run matches, `RunError` if no encoder here computes its features.
         """
-        metrics, store = chosen_run(dataset, run), Store()
+        metrics, store = chosen_run(dataset, str(run)), Store()  # digits may be given as a number
         model, settings = load_run(metrics)
         name = run_name(settings, metrics.key)
         clips: dict[str, list[Clip]] = {"video_features": [], "text_features": []}

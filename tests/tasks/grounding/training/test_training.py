@@ -17,6 +17,7 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
+from penumbra.tasks.grounding.prediction.grounder import Grounder
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_best, read_checkpoint, write_checkpoint
@@ -209,6 +210,8 @@ def test_a_run_whose_settings_can_not_be_used_is_named(store: Store) -> None:
     store.build(work, [lambda: Part(table_of("metrics", []), 0, 0)])
     with pytest.raises(RunError, match=rf"run {work.key} of tiny has settings .* can't use \(model: Input tag 'gone'"):
         settings_of(store.find()[0])
+    with pytest.raises(ArtifactError, match="no run is called '99999999'"):
+        Grounder.of_run(99999999)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match=f"no run is called 'x'; there is: {work.key}"):
         chosen_run("tiny", "x")
 
