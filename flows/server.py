@@ -38,7 +38,7 @@ Penumbra is served: {url}
   it asks for:      {credential}
   reports, rows:    {url}/artifacts
   in another shell: {line}
-                    prefect deployment run build-negatives/scenes --watch
+                    prefect deployment run build-negatives/{dataset} --watch
 Ctrl-C ends it."""
 
 
@@ -232,7 +232,9 @@ def serve(port: int, deployed: str = "") -> None:
             for_other_shells.unlink(missing_ok=True)
             for_other_shells.touch(mode=0o600, exist_ok=False)  # only this user may read it
             for_other_shells.write_text("".join(f"export {name}={shlex.quote(it)}\n" for name, it in client.items()))
-            print(MESSAGE.format(url=url, credential=credential, line=environment_line(port)), flush=True)
+            dataset = "scenes" if deployed in ("", "--all") else deployed
+            line = environment_line(port)
+            print(MESSAGE.format(url=url, credential=credential, line=line, dataset=dataset), flush=True)
             while all(process.poll() is None for process in processes):
                 time.sleep(0.5)
             raise PenumbraError("the server or a worker ended by itself: see its lines above")
