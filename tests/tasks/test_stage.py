@@ -85,11 +85,12 @@ def test_the_time_left_is_that_of_the_rows_that_are_left_of_a_parent_in_another_
     def part(rows: int) -> Part:
         return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
 
-    parts = [lambda rows=rows: part(rows) for rows in (3, 1, 0)]
+    # no time left is told after the first part, which is empty
+    parts = [lambda rows=rows: part(rows) for rows in (0, 3, 1, 0)]
     fills = Store(str(tmp_path / "elsewhere")).build(Work("toy", "rejected", 1), parts)
     seconds = count(step=30)
     monkeypatch.setattr(stages, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(stages, "logger", lambda: logging.getLogger("stages"))
     with caplog.at_level(logging.INFO, "stages"):
         build(Chosen(fills))
-    assert caplog.messages == ["rejected: part 1 of 3, about 10 s left", "rejected: part 2 of 3, about 0 s left"]
+    assert caplog.messages == ["rejected: part 2 of 4, about 20 s left", "rejected: part 3 of 4, about 0 s left"]

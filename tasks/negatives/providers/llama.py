@@ -132,10 +132,10 @@ class LlamaProvider(Provider):
             for (beam, state), words in zip(states, proposed, strict=True)
         ]
         distinct = [choice for choice in dict.fromkeys(choices) if choice]
-        scores = {(): np.zeros(1), **dict(zip(distinct, self.language_model.compare(distinct), strict=True))}
+        changes = {(): np.zeros(0), **dict(zip(distinct, self.language_model.compare(distinct), strict=True))}
         children: dict[int, list[State]] = {id(beam): [] for beam in beams}
         for (beam, state), words, choice in zip(states, proposed, choices, strict=True):
-            children[id(beam)] += beam.children(state, turn, words, scores[choice][1:] - scores[choice][0])
+            children[id(beam)] += beam.children(state, turn, words, changes[choice])
         for beam in beams:
             beam.select(turn, children[id(beam)], self.temperature, self.seed)
 

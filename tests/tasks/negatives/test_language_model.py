@@ -58,9 +58,9 @@ def total(model: LanguageModel, text: str) -> float:
 
 
 def test_scores_are_those_of_a_plain_forward_pass(model: LanguageModel) -> None:
-    expected = [[total(model, sentence) for sentence in choice] for choice in CHOICES]
-    for scores, own in zip(model.compare(CHOICES), expected, strict=True):
-        np.testing.assert_allclose(scores, own, atol=1e-3)
+    expected = [np.array([total(model, sentence) for sentence in choice]) for choice in CHOICES]
+    for changes, own in zip(model.compare(CHOICES), expected, strict=True):
+        np.testing.assert_allclose(changes, own[1:] - own[0], atol=1e-3)
     sentences = [*chain(*CHOICES)]
     alone = [score for score, _ in model.log_probabilities(sentences)]
     np.testing.assert_allclose(alone, [total(model, f"{sentence}\n") for sentence in sentences], atol=1e-3)
@@ -86,7 +86,7 @@ def test_scores_do_not_depend_on_the_batch(model: LanguageModel, batch_tokens: i
     alone = [other.compare([choice])[0] for choice in reversed(CHOICES)][::-1]
     for first, second in zip(model.compare(CHOICES), alone, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-3)
-    assert [*map(len, other.compare(CHOICES))] == [*map(len, CHOICES)]
+    assert [len(changes) for changes in other.compare(CHOICES)] == [len(choice) - 1 for choice in CHOICES]
 
 
 def test_a_sentence_that_is_too_long_has_no_score(model: LanguageModel) -> None:
@@ -116,8 +116,8 @@ def test_the_small_model_knows_english(capfd: pytest.CaptureFixture[str], monkey
     assert len(read) <= 1  # none if an earlier test has read it
     assert "Converting" not in capfd.readouterr().err
     assert model.name.startswith("SmolLM2-135M-Instruct")
-    natural, odd = model.compare([["a person opens the door.", "a person drinks the door."]])[0]
-    assert natural > odd + 3
+    [[change]] = model.compare([["a person opens the door.", "a person drinks the door."]])
+    assert change < -3
 
 
 @pytest.mark.parametrize(
