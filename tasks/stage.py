@@ -285,8 +285,8 @@ def build(stage: Stage) -> Artifact:
         now, finished = monotonic(), done
         if made and done < total and now - last >= REPORT_EVERY:
             rows = _rows_of_parts(stage, total)
-            if of_these := sum(rows[done - made : done]):  # empty parts, as those of other splits, say nothing
-                last, left = now, (now - started) / of_these * sum(rows[done:])
+            if made_rows := sum(rows[done - made : done]):  # empty parts, as those of other splits, say nothing
+                last, left = now, (now - started) / made_rows * sum(rows[done:])
                 logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left)
 
     total, pool = len(stage.pieces), workers()

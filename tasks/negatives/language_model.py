@@ -66,31 +66,26 @@ def weights_digest(name: str) -> str:
 class Row:
     """A tree of tokens, which is a row of a batch: texts that begin alike share the nodes of these tokens.
 
-    Node 0 is the last token before all texts. `paths` has the nodes of each text by its number, node 0 first.
+    Node 0 is the last token before all texts. `nodes` has the others by parent and token, in their order, and `paths`
+    the nodes of each text by its number, node 0 first.
     """
 
-    ids: list[int]
-    positions: list[int]
-    parents: list[int] = field(default_factory=lambda: [-1])
-    nodes: dict[tuple[int, int], int] = field(default_factory=dict)  # by parent and token
+    nodes: dict[tuple[int, int], int] = field(default_factory=dict)
     paths: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.nodes) + 1
 
     def add(self, number: int, text: Sequence[int]) -> None:
         path = [0]
         for token in text:
-            parent = path[-1]
-            if (parent, token) not in self.nodes:
-                self.nodes[parent, token] = len(self.ids)
-                self.ids.append(token)
-                self.positions.append(self.positions[parent] + 1)
-                self.parents.append(parent)
-            path.append(self.nodes[parent, token])
+            path.append(self.nodes.setdefault((path[-1], token), len(self)))
         self.paths[number] = np.array(path)
 
     def seen(self) -> NDArray[np.bool_]:
         """Return for each node which nodes it attends to: itself and those before it in its texts."""
-        seen = np.eye(len(self.ids), dtype=np.bool_)
-        for node, parent in enumerate(self.parents[1:], 1):
+        seen = np.eye(len(self), dtype=np.bool_)
+        for (parent, _), node in self.nodes.items():
             seen[node] |= seen[parent]
         return seen
 
@@ -168,15 +163,15 @@ class LanguageModel:
 
         left = list[Row]()
         for i, (text, counts, _) in enumerate(asked):
-            if not left or len(left[-1].ids) >= ROW_TOKENS:
-                left.append(Row([self.prefix[-1]], [len(self.prefix) - 1]))
-            left[-1].add(i, text[: max(counts, default=0)])
-        left.sort(key=lambda row: -len(row.ids))
+            if not left or len(left[-1]) >= ROW_TOKENS:
+                left.append(Row())
+            left[-1].add(i, text[: counts.max(initial=0)])
+        left.sort(key=len, reverse=True)
         scores: list[Scores] = [np.zeros(0)] * len(asked)
         while left:
-            batch = left[: max(1, self.batch_tokens // len(left[0].ids))]
+            batch = left[: max(1, self.batch_tokens // len(left[0]))]
             texts = [i for row in batch for i in row.paths]
-            starts = np.arange(len(batch)) * len(batch[0].ids)
+            starts = np.arange(len(batch)) * len(batch[0])
             nodes = [
                 start + row.paths[i][asked[i][1]] for start, row in zip(starts, batch, strict=True) for i in row.paths
             ]
@@ -222,10 +217,16 @@ class LanguageModel:
 
     def _hidden(self, rows: Sequence[Row]) -> "Tensor":
         """Return the last hidden states (rows, nodes of the first row, dimension)."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        seen = [row.seen() for row in rows]
+        ids = [torch.tensor([self.prefix[-1], *(token for _, token in row.nodes)]) for row in rows]
+        positions = [torch.from_numpy(own.sum(1) + len(self.prefix) - 2) for own in seen]  # a node sees itself, too
         hidden: Tensor = self.model.model(
-            input_ids=self._padded([row.ids for row in rows]),
-            position_ids=self._padded([row.positions for row in rows]),
-            attention_mask=self._mask([row.seen() for row in rows]),
+            input_ids=pad_sequence(ids, batch_first=True).to(self.device),
+            position_ids=pad_sequence(positions, batch_first=True).to(self.device),
+            attention_mask=self._mask(seen),
             before=self._layers,
             use_cache=False,
         ).last_hidden_state
@@ -240,12 +241,6 @@ class LanguageModel:
         for own, seen in zip(mask, several, strict=True):
             own[0, : len(seen), : len(seen)].masked_fill_(torch.from_numpy(seen), 0)
         return mask.to(self.device)
-
-    def _padded(self, lists: list[list[int]]) -> "Tensor":
-        """Return lists as a tensor (lists, length of the first), padded with zeros on the right."""
-        import torch
-
-        return torch.tensor([[*values, *[0] * (len(lists[0]) - len(values))] for values in lists], device=self.device)
 
 
 def attention(
