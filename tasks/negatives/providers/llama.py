@@ -167,6 +167,13 @@ def _log_probabilities(model: LanguageModel, asked: Sequence[tuple[str, "Words",
     return [answers[text, id(words)] for text, words, _ in asked]
 
 
+def highest(ranks: Scores, count: int) -> list[int]:
+    """Return the places of the highest ranks, the highest first; of equal ones the first."""
+    least = np.partition(ranks, -count)[-count] if len(ranks) > count else -inf
+    places = np.flatnonzero(ranks >= least)
+    return [*places[np.argsort(-ranks[places], kind="stable")][:count].tolist()]
+
+
 # -- the lines before a sentence --------------------------------------------------------------------------------------
 
 
@@ -300,23 +307,21 @@ class Beam:
         present = self.lemmas | {wordnet.lemma(word, self.slots[at].primitive) for at, word in state.words.items()}
         ranks = expected if fitting is None else fitting + EXPECTED * expected
         ranks = ranks + KNOWN * words.known - LONGER * (words.tokens - 1)
-        in_terms = self.context.in_terms(self.query.tokens, state.words, slot.token)
         term = np.zeros(len(ranks))
-        if in_terms:
-            term = TERM * np.array([wordnet.lemma(word, slot.primitive) in in_terms for word in words.texts])
-            ranks += term
-        considered = np.argsort(-ranks, kind="stable")[:CONSIDERED].tolist()
+        for lemma in self.context.in_terms(self.query.tokens, state.words, slot.token):
+            term[words.places.get(lemma, [])] = TERM
+        ranks += term
+        considered = highest(ranks, CONSIDERED)
         is_noun = slot.primitive == "noun"
         related = self.context.relations(self.query.tokens, self.edges, state.words, slot.token)
-        fits = {at: ATTESTED * related(words.texts[at], slot.primitive) for at in considered}
+        fits = {at: ATTESTED * sum(common.get(words.lemmas[at], 0.0) for common in related) for at in considered}
         if is_noun:
             fits = {at: fit + ALIKE * wordnet.likeness(words.texts[at], slot.word, "noun") for at, fit in fits.items()}
         false, entailed = list[int](), list[int]()
         is_exact = not turn and slot.primitive == "verb" and wordnet.lemma(slot.word, "verb") not in GENERAL
         general = GENERAL if is_exact else ()
         for place in sorted(considered, key=lambda at: -ranks[at] - fits[at]):
-            word = words.texts[place]
-            lemma = wordnet.lemma(word, slot.primitive)
+            word, lemma = words.texts[place], words.lemmas[place]
             if {lemma, word} & present or not has_valence(self.query.tokens, slot, word):
                 continue
             may_be_true = wordnet.is_entailed(word, slot.word, slot.primitive) or lemma in general

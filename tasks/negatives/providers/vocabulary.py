@@ -1,7 +1,7 @@
 """The words that provider `llama` considers for a slot, and what they go with."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from math import log
 from typing import Any, NamedTuple
@@ -19,13 +19,15 @@ MODIFIERS = ("compound", "amod")  # the arcs of words that form a term with the 
 
 
 class Words(NamedTuple):
-    """The words that a slot may take, and of each: tokens of the model, and if the dictionary has it.
+    """The words that a slot may take, and of each: lemma, tokens of the model, and if the dictionary has it.
 
-    `first` is the first token of the word in its slot, `tokens` the number of its tokens there, and `missing` the first
-    token of the word as an answer, in lower case after a blank.
+    `places` has the indices of the words by lemma; `first` is the first token of a word in its slot, `tokens` the
+    number of its tokens there, and `missing` the first token of the word as an answer, in lower case after a blank.
     """
 
     texts: list[str]
+    lemmas: list[str]
+    places: dict[str, list[int]]
     first: NDArray[np.int64]
     tokens: NDArray[np.int64]
     missing: NDArray[np.int64]
@@ -67,7 +69,10 @@ class Vocabulary:
             first, tokens = self._first_tokens([f"{' ' * left.endswith(' ')}{slot.surface(word)}" for word in texts])
             missing, _ = self._first_tokens([f" {word.lower()}" for word in texts])
             known = np.array([word in offer.places for word in texts], np.bool_)
-            self._words[key] = Words(texts, first, tokens, missing, known)
+            lemmas, places = [wordnet.lemma(word, slot.primitive) for word in texts], defaultdict[str, list[int]](list)
+            for place, lemma in enumerate(lemmas):
+                places[lemma].append(place)
+            self._words[key] = Words(texts, lemmas, dict(places), first, tokens, missing, known)
         return self._words[key]
 
     def _first_tokens(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -82,7 +87,11 @@ class Context:
     """What goes with what: the relations of the data set, and WordNet's terms of two words ("soy sauce")."""
 
     def __init__(self, queries: Iterable[Tokens]) -> None:
-        self.preferences = Preferences(Counter(chain.from_iterable(map(relations, queries))))
+        self.common = defaultdict[tuple[Any, ...], dict[str, float]](dict)  # lemmas by place and rest of a relation
+        for relation, count in Preferences(Counter(chain.from_iterable(map(relations, queries)))).counts.items():
+            if count > 1:
+                for place in map(Relation._fields.index, ("head", "preposition", "dependent")):
+                    self.common[_around(relation, place)][relation[place]] = min(log(count), 2.0)
         self.before, self.after = wordnet.terms(), defaultdict[str, set[str]](set)
         for noun, modifiers in self.before.items():
             for modifier in modifiers:
@@ -90,27 +99,22 @@ class Context:
 
     def relations(
         self, tokens: Tokens, edges: Sequence[Edge], words: Mapping[int, str], at: int
-    ) -> Callable[[str, str], float]:
-        """Return a function of a word and its class: how common it is in the relations of token `at`.
+    ) -> list[Mapping[str, float]]:
+        """Return how common each lemma is as token `at`, for each relation that the token has.
 
         `words` replace other tokens. A relation counts as the log of its smoothed count, at most 2: one seen once
         says nothing.
         """
-        own = [edge for edge in edges if at in (edge.head, edge.preposition, edge.dependent)]
-        lemmas = {
-            i: tokens[i]["lemma"] for edge in own for i in (edge.head, edge.preposition, edge.dependent) if i >= 0
-        }
-        classes = {i: tokens[i]["primitive"] or "" for i in lemmas}
-        lemmas |= {i: wordnet.lemma(word, classes[i]) for i, word in words.items() if i in lemmas}
-
-        def attested(word: str, primitive: str) -> float:
-            lemmas[at] = wordnet.lemma(word, primitive)
-            found = (
-                Relation(lemmas[head], kind, lemmas.get(case, ""), lemmas[place]) for head, kind, case, place in own
-            )
-            return sum(min(log(max(self.preferences.counts.get(relation, 0.0), 1.0)), 2.0) for relation in found)
-
-        return attested
+        lemmas = [
+            wordnet.lemma(words[i], t["primitive"] or "") if i in words else t["lemma"] for i, t in enumerate(tokens)
+        ]
+        found = list[Mapping[str, float]]()
+        for edge in edges:
+            if at in edge:
+                case = lemmas[edge.preposition] if edge.preposition >= 0 else ""
+                relation = Relation(lemmas[edge.head], edge.kind, case, lemmas[edge.dependent])
+                found.append(self.common.get(_around(relation, edge.index(at)), {}))
+        return [common for common in found if common]
 
     def in_terms(self, tokens: Tokens, words: Mapping[int, str], at: int) -> Collection[str]:
         """Return the words that form a term with the word before or after token `at`, where `words` replace others."""
@@ -123,3 +127,8 @@ class Context:
         if at and tokens[at - 1]["dep"] == "compound" and tokens[at - 1]["head"] == at:
             return self.after.get(word(at - 1), ())
         return ()
+
+
+def _around(relation: Relation, place: int) -> tuple[Any, ...]:
+    """Return a place and the rest of a relation."""
+    return place, *relation[:place], *relation[place + 1 :]
