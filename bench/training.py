@@ -16,7 +16,7 @@ import torch
 from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.grounding.batches.examples import Examples, Features, make_examples
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.training.loop import TrainingStep, keep_memory, make_optimiser
+from penumbra.tasks.grounding.training.loop import GraphedStep, TrainingStep, keep_memory, make_optimiser
 from penumbra.tasks.grounding.training.presets import Settings, layered
 
 BATCH = 32
@@ -85,7 +85,9 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
     data = system.data(made_up(sizes), device)
     net = system.build(sizes.video, sizes.text).to(device)
     objective: Any = system.objective(net)
-    step = TrainingStep(objective, make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
+    step: Any = TrainingStep(objective, make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
+    if device.type == "cuda" and system.has_static_shapes:
+        step = GraphedStep(step)
     rows = torch.arange(BATCH)
     with fast_cpu_matmul(device, system.has_static_shapes):
         print(f"{name:48} {seconds(lambda: step(data.batch(rows)), options.steps, device):6.3f} s a step", flush=True)

@@ -11,7 +11,7 @@ from penumbra.tasks.grounding.batches.examples import Examples
 
 ENDPOINTS = 2  # channels of a clip in addition to its features
 BATCHES_A_GROUP = 16  # that are sorted by length together; more of them need less padding and are mixed less
-MULTIPLE = 4  # of clips and of words: batches by length then have few shapes (see `devices.fast_cpu_matmul`)
+MULTIPLE = 4  # of clips and of words: batches by length, and a GPU's, then have few shapes (`System.has_static_shapes`)
 MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
 
 
@@ -129,7 +129,8 @@ class DeviceData:
 
     def inputs(self, rows: Tensor, hard: Tensor | None = None) -> Inputs:
         """Return what the model reads of some rows, with the texts [levels, batch] of their hard negatives."""
-        multiple, index = MULTIPLE if self.group_by_length else 1, rows.to(self.device, non_blocking=True)
+        multiple = MULTIPLE if self.group_by_length or self.device.type == "cuda" else 1
+        index = rows.to(self.device, non_blocking=True)
         longest = self.videos.longest(self.video[rows.numpy()], multiple)
         video, mask = self.videos.gather(self.columns["video"][index], longest)
         texts = self.examples.text[rows][None]

@@ -53,7 +53,7 @@ class System(ABC, Generic[Config]):
 
     @property
     def has_static_shapes(self) -> bool:
-        """Whether batches have so few shapes that each may be compiled for (`devices.fast_cpu_matmul`)."""
+        """Whether batches have so few shapes that each may be compiled for (`fast_cpu_matmul`, `GraphedStep`)."""
         return False
 
     @abstractmethod

@@ -16,6 +16,7 @@ from penumbra.models.losses import compute_losses
 from penumbra.models.moment_detr import MomentDETR, MomentDETRSettings
 from penumbra.models.qd_detr import QDDETR, QDDETRSettings
 from penumbra.models.spans import rank_windows, snap_windows
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import ModelConfig, Ranking
@@ -87,7 +88,7 @@ class DETRSystem(System[ADETR]):
 
     @property
     def has_static_shapes(self) -> bool:
-        return self.settings.training.group_by_length
+        return self.settings.training.group_by_length or device_of().type == "cuda"
 
     def build(self, video_dim: int, text_dim: int) -> GroundingModel:
         return self.config.network(

@@ -62,7 +62,7 @@ def test_preprocessing_equals_that_of_clip(encoder: Encoder, size: tuple[int, in
     ours = normalise(resized, encoder.processing, encoder.device)
     processor = CLIPImageProcessorPil.from_pretrained(FOLDER)
     theirs = processor(pictures, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours.cpu(), theirs, atol=1e-5, rtol=0)
 
 
 def test_a_clip_has_as_many_frames_as_the_encoder_sees(encoder: Encoder) -> None:

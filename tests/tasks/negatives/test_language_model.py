@@ -47,7 +47,7 @@ def by_hand(model: LanguageModel, text: str) -> torch.Tensor:
     own = model.model.config._attn_implementation
     model.model.set_attn_implementation("eager")
     with torch.inference_mode():
-        logits = model.model(input_ids=ids, use_cache=False).logits.double()
+        logits = model.model(input_ids=ids.to(model.device), use_cache=False).logits.cpu().double()
     model.model.set_attn_implementation(own)
     return logits.log_softmax(-1)[0, len(model.prefix) - 1 :]
 
@@ -172,6 +172,7 @@ def test_a_gguf_of_another_architecture_is_one_line(tmp_path: Path) -> None:
 
 def test_a_model_larger_than_the_memory_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    monkeypatch.setattr(language_model, "device_of", lambda: torch.device("cpu"))
     with pytest.raises(PenumbraError, match=r"GB of memory .* choose a smaller one with filling\.llama\.model"):
         LanguageModel.load(str(folder))
 

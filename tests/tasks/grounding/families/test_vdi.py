@@ -83,7 +83,7 @@ def test_the_text_encoder_learns_at_a_tenth_of_the_rate_and_all_losses_are_numbe
 
 
 def test_texts_have_the_features_that_clip_gives_them() -> None:
-    encoder = load(TINY)
+    encoder = load(TINY, on_cpu=True)
     texts = ["a person opens the door.", "a cup."]
     ids = token_ids(texts, encoder)
     longest = int(ids.lengths.max())

@@ -52,6 +52,16 @@ def test_training_learns_and_the_seed_decides_the_numbers(tmp_path: Path) -> Non
     assert [row["value"] for row in other_seed if row["name"] == "total"] != pytest.approx(totals[:1], rel=1e-3)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_step_that_is_replayed_on_a_gpu_gives_the_same_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    graphed = train(*job(tmp_path / "graphed", settings({"epochs": 8})))
+    monkeypatch.setattr(loop, "GraphedStep", lambda step: step)
+    plain = train(*job(tmp_path / "plain", settings({"epochs": 8})))
+    assert [row[3] for row in numbers(graphed)] == pytest.approx([row[3] for row in numbers(plain)], rel=1e-3, abs=1e-4)
+
+
 def run_slowly(folder: Path, chosen: Settings) -> None:
     """Train with a pause after each epoch, so that the parent can kill it in the middle of one."""
 
