@@ -159,15 +159,16 @@ class LanguageModel:
     ) -> list[Scores]:
         """Return the log P of the tokens asked about, each after the text's first n tokens: (text, n, token) each.
 
-        A row takes texts until it has `ROW_TOKENS` nodes. The longest rows come first.
+        A row takes texts until it has `ROW_TOKENS` nodes, in the order of their tokens, so that texts that begin alike
+        share a row. The longest rows come first.
         """
         import torch
 
         left = list[Row]()
-        for i, (text, counts, _) in enumerate(asked):
+        for text, i in sorted((text[: counts.max(initial=0)], i) for i, (text, counts, _) in enumerate(asked)):
             if not left or len(left[-1]) >= ROW_TOKENS:
                 left.append(Row())
-            left[-1].add(i, text[: counts.max(initial=0)])
+            left[-1].add(i, text)
         left.sort(key=len, reverse=True)
         scores: list[Scores] = [np.zeros(0)] * len(asked)
         while left:
