@@ -64,6 +64,11 @@ def weights_digest(name: str) -> str:
     return f"sha256 {file_digest(path)}" if path else name
 
 
+def _same(lines: Sequence[Sequence[int]]) -> int:
+    """Return how many tokens all lines begin with."""
+    return len([*takewhile(lambda ids: len(set(ids)) == 1, zip(*lines, strict=False))])
+
+
 @dataclass
 class Row:
     """A tree of tokens, which is a row of a batch: texts that begin alike share the nodes of these tokens.
@@ -137,17 +142,27 @@ class LanguageModel:
         totals[known] = [scores.sum() for scores in self._log_probabilities(asked)]
         return [(float(total), len(line)) for total, line in zip(totals, lines, strict=True)]
 
-    def compare(self, choices: Sequence[Sequence[str]]) -> list[Scores]:
-        """Return for each choice by how much log P of its second and further texts exceeds that of its first."""
+    def compare(self, choices: Sequence[Sequence[str]]) -> list[tuple[Scores, Scores]]:
+        """Return for each choice by how much log P of its second and further texts exceeds that of its first.
+
+        The second array has the least such difference of a single token of the end that all texts share, at most 0.
+        """
         several = iter(self.tokens([text for choice in choices for text in choice]))
-        asked = []
+        asked, ends = [], []
         for choice in choices:
             lines = [next(several) for _ in choice]
-            same = len([*takewhile(lambda ids: len(set(ids)) == 1, zip(*lines, strict=False))])
+            same = _same(lines)
+            ends.append(_same([line[:same:-1] for line in lines]))
             asked += [(line, np.arange(same, len(line)), np.array(line[same:], np.int64)) for line in lines]
-        scores = iter(self._log_probabilities(asked))
-        totals = [np.array([next(scores).sum() for _ in choice]) for choice in choices]
-        return [own[1:] - own[0] for own in totals]
+        scores, changes = iter(self._log_probabilities(asked)), []
+        for choice, end in zip(choices, ends, strict=True):
+            first, *others = [next(scores) for _ in choice]
+            totals = np.array([own.sum() - first.sum() for own in others])
+            shared = np.array([own[len(own) - end :] - first[len(first) - end :] for own in others]).reshape(
+                len(others), end
+            )
+            changes.append((totals, shared.min(axis=1, initial=0)))
+        return changes
 
     def next_tokens(self, lefts: Sequence[str], wanted: Sequence[NDArray[np.int64]]) -> list[Scores]:
         """Return log P(token | the line so far) of the wanted tokens after each text."""
@@ -266,7 +281,8 @@ def attention(
         return found.view(rows, heads, width, size).transpose(1, 2), None
     keys, values = before[module.layer_idx]
     shared = query.transpose(0, 1).reshape(kinds, -1, size) @ keys.transpose(-1, -2)  # (kinds, rows · …, tokens before)
-    highest = torch.maximum(scores.amax(-1), shared.amax(-1).view(kinds, rows, -1).transpose(0, 1))
+    # of float32, as a CPU takes ten times as long for the maximum of bfloat16
+    highest = torch.maximum(scores.float().amax(-1), shared.float().amax(-1).view(kinds, rows, -1).transpose(0, 1))
     scores = scores.sub_(highest[..., None]).exp_()
     shared = shared.sub_(highest.transpose(0, 1).reshape(kinds, -1, 1)).exp_()
     total = scores.sum(-1) + shared.sum(-1).view(kinds, rows, -1).transpose(0, 1)

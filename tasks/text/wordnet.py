@@ -274,9 +274,11 @@ def likeness(word: str, other: str, primitive: str) -> float:
 
     The closest pair of their common senses counts. With one hypernym each it is Wu and Palmer's similarity (ACL 1994).
     """
-    part = PARTS.get(primitive, "")
-    mine, others = (
-        [_above(frozenset({sense}), 99) for stem in _stems(form.lower(), part) for sense in _senses(stem, part)]
-        for form in (word, other)
-    )
+    mine, others = (_above_each(form.lower(), PARTS.get(primitive, "")) for form in (word, other))
     return max((2 * len(a & b) / (len(a) + len(b)) for a in mine for b in others), default=0.0)
+
+
+@lru_cache(maxsize=1 << 14)
+def _above_each(word: str, part: str) -> list[set[int]]:
+    """Return each common sense of a word together with what is above it."""
+    return [_above(frozenset({sense}), 99) for stem in _stems(word, part) for sense in _senses(stem, part)]

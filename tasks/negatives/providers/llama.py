@@ -5,8 +5,9 @@ slot, it proposes the likeliest words of the slot's primitive class and fine tag
 open vocabulary, other English words (`penumbra.tasks.text.wordnet`). It reads from left to right, so a verb is proposed
 as the missing word of the whole sentence: a line with a blank, after lines that show the word for a blank. Words that
 may be true of the same moment, that repeat a word, or that do not go with the verb's object are left out. Then log P of
-the sentence decides: how much the word changes it up to a few words after the slot. Words that the data set has in the
-same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
+the sentence decides: how much the word changes it up to a few words after the slot, and how much less likely it makes
+one of these words, as the object of a verb that does not go with it. Words that the data set has in the same relations
+("closes", "door"), words of a term and nouns of the same kind are preferred.
 
 A beam of fillings is kept from slot to slot and from level to level. A filling is ranked by the mean log P of its
 levels, so a word of level 1 that leaves no good word for level 2 is dropped. Gumbel noise makes the choice a draw
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from heapq import nsmallest
+from itertools import accumulate
 from math import inf, isnan
 from typing import Any, NamedTuple
 
@@ -67,6 +69,8 @@ LIKELIER = 0.25  # this share of the data set's sentences: of those that are nei
 KNOWN = 1.0  # preference for a word of the dictionary
 ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
 ATTESTED = 0.5  # preference for a word that the data set has in a relation: times its log count, for each relation
+MISFIT = -4.0  # the most by which log P of one token after the slot may fall
+FITS = 2.0  # how much the largest such fall counts, besides the change of the sum
 TERM = 3.0  # preference for a word that forms a term with the noun after it or the modifier before it
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
 EXPECTED = 0.2  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
@@ -132,10 +136,10 @@ class LlamaProvider(Provider):
             for (beam, state), words in zip(states, proposed, strict=True)
         ]
         distinct = [choice for choice in dict.fromkeys(choices) if choice]
-        changes = {(): np.zeros(0), **dict(zip(distinct, self.language_model.compare(distinct), strict=True))}
+        changes = dict(zip(distinct, self.language_model.compare(distinct), strict=True))
         children: dict[int, list[State]] = {id(beam): [] for beam in beams}
         for (beam, state), words, choice in zip(states, proposed, choices, strict=True):
-            children[id(beam)] += beam.children(state, turn, words, changes[choice])
+            children[id(beam)] += beam.children(state, turn, words, *changes[choice]) if choice else ()
         for beam in beams:
             beam.select(turn, children[id(beam)], self.temperature, self.seed)
 
@@ -237,8 +241,13 @@ class State:
 
     @property
     def rank(self) -> float:
-        """The mean log P of its levels and the preference for its words: higher is better."""
-        return (sum(self.finished) + self.score) / (len(self.finished) + 1) + self.preference
+        """The mean log P of its levels and the preference for its words: higher is better.
+
+        A level counts at most as much as the level before it: a word that only a further change makes natural ("eats
+        the television", then "eats the food") was a bad one.
+        """
+        levels = [*accumulate((*self.finished, self.score), min)]
+        return sum(levels) / len(levels) + self.preference
 
 
 class Beam:
@@ -338,16 +347,22 @@ class Beam:
             for at in places
         }
 
-    def children(self, state: State, turn: int, words: Mapping[str, float], changes: Scores) -> list[State]:
+    def children(
+        self, state: State, turn: int, words: Mapping[str, float], changes: Scores, misfits: Scores
+    ) -> list[State]:
         """Return the filling with each of these words in a turn's slot, but for those that cost too much.
 
-        A subject may cost more than other words, as few words can be one.
+        `changes` are those of log P, `misfits` by how much less likely a word makes one of the words after the slot. A
+        subject may cost more than other words, as few words can be one.
         """
         slot = self.turns[turn].slot
+        preferences = state.preference + np.array([*words.values()]) + FITS * misfits
+        scores = state.score + changes
+        least = self.least if slot.is_subject else max(state.score - COST, -TOTAL, self.least)
         return [
-            State(state.words | {slot.token: word}, state.finished, score, state.preference + preference, id(state))
-            for (word, preference), score in zip(words.items(), (state.score + changes).tolist(), strict=True)
-            if score >= (self.least if slot.is_subject else max(state.score - COST, -TOTAL, self.least))
+            State(state.words | {slot.token: word}, state.finished, score, preference, id(state))
+            for word, score, misfit, preference in zip(words, scores, misfits, preferences, strict=True)
+            if score >= least and misfit >= MISFIT
         ]
 
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from copy import copy
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,18 +52,24 @@ def by_hand(model: LanguageModel, text: str) -> torch.Tensor:
     return logits.log_softmax(-1)[0, len(model.prefix) - 1 :]
 
 
-def total(model: LanguageModel, text: str) -> float:
+def of_tokens(model: LanguageModel, text: str) -> np.ndarray:
+    """The log P of each token of a text."""
     ids = torch.tensor(model.tokens([text])[0])
-    return float(by_hand(model, text)[:-1].gather(1, ids[:, None]).sum())
+    return by_hand(model, text)[:-1].gather(1, ids[:, None])[:, 0].numpy()
 
 
 def test_scores_are_those_of_a_plain_forward_pass(model: LanguageModel) -> None:
-    expected = [np.array([total(model, sentence) for sentence in choice]) for choice in CHOICES]
-    for changes, own in zip(model.compare(CHOICES), expected, strict=True):
-        np.testing.assert_allclose(changes, own[1:] - own[0], atol=1e-3)
+    for choice, (changes, misfits) in zip(CHOICES, model.compare(CHOICES), strict=True):
+        first, *others = [of_tokens(model, sentence) for sentence in choice]
+        np.testing.assert_allclose(changes, [own.sum() - first.sum() for own in others], atol=1e-3)
+        ids = zip(*(line[::-1] for line in model.tokens(choice)), strict=False)
+        end = len([*takewhile(lambda tokens: len({*tokens}) == 1, ids)])
+        falls = [own[len(own) - end :] - first[len(first) - end :] for own in others]
+        np.testing.assert_allclose(misfits, [min([0, *of_words]) for of_words in falls], atol=1e-3)
+        assert (misfits < 0).any() == (end > 0 < len(others))
     sentences = [*chain(*CHOICES)]
     alone = [score for score, _ in model.log_probabilities(sentences)]
-    np.testing.assert_allclose(alone, [total(model, f"{sentence}\n") for sentence in sentences], atol=1e-3)
+    np.testing.assert_allclose(alone, [of_tokens(model, f"{sentence}\n").sum() for sentence in sentences], atol=1e-3)
     assert model.log_probabilities(["Opens the door."])[0][1] == len(model.tokens(["Opens the door.\n"])[0])
 
 
@@ -86,7 +92,7 @@ def test_scores_do_not_depend_on_the_batch(model: LanguageModel, batch_tokens: i
     alone = [other.compare([choice])[0] for choice in reversed(CHOICES)][::-1]
     for first, second in zip(model.compare(CHOICES), alone, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-3)
-    assert [len(changes) for changes in other.compare(CHOICES)] == [len(choice) - 1 for choice in CHOICES]
+    assert [len(changes) for changes, _ in other.compare(CHOICES)] == [len(choice) - 1 for choice in CHOICES]
 
 
 def test_a_sentence_that_is_too_long_has_no_score(model: LanguageModel) -> None:
@@ -116,8 +122,9 @@ def test_the_small_model_knows_english(capfd: pytest.CaptureFixture[str], monkey
     assert len(read) <= 1  # none if an earlier test has read it
     assert "Converting" not in capfd.readouterr().err
     assert model.name.startswith("SmolLM2-135M-Instruct")
-    [[change]] = model.compare([["a person opens the door.", "a person drinks the door."]])
+    [[[change], [misfit]]] = model.compare([["a person opens the door.", "a person drinks the door."]])
     assert change < -3
+    assert misfit < -2, "who drinks, drinks no door"
 
 
 @pytest.mark.parametrize(

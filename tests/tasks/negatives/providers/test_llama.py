@@ -16,7 +16,7 @@ from penumbra.tasks.negatives.fills import with_provider
 from penumbra.tasks.negatives.language_model import SMALL_MODEL
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, TrainingText
 from penumbra.tasks.negatives.providers import llama as provider_module
-from penumbra.tasks.negatives.providers.llama import MEASURED, SENTENCES, LlamaProvider, example_sentences
+from penumbra.tasks.negatives.providers.llama import MEASURED, SENTENCES, LlamaProvider, State, example_sentences
 from penumbra.tasks.negatives.providers.settings import Filling, Llama
 from penumbra.tasks.negatives.providers.vocabulary import Context
 from penumbra.tasks.text.dictionary import Dictionary
@@ -78,6 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def any_word_may_cost_what_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny model's weights are random, so its words differ by dozens of nats."""
     monkeypatch.setattr(provider_module, "COST", 1e9)
+    monkeypatch.setattr(provider_module, "MISFIT", -1e9)
 
 
 QUERIES = [masked(f"q{i}", TEXTS[i % len(TEXTS)]) for i in range(8)]
@@ -139,11 +140,20 @@ def test_levels_with_the_same_slots_take_different_words(folder: Path) -> None:
     assert len(set(words)) == len(words)
 
 
-def test_a_word_that_costs_too_much_leaves_its_level_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider_module, "COST", -1e9)
+@pytest.mark.parametrize(("limit", "value"), [("COST", -1e9), ("MISFIT", 1.0)])
+def test_a_word_that_costs_too_much_leaves_its_level_open(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+) -> None:
+    monkeypatch.setattr(provider_module, limit, value)
     fills = [*provider(folder).fill(QUERIES[:2], 16)]
     assert [fill.problem for fill in fills if fill.qid == "q0"] == ["no other word for 'opens' reads naturally"] * 3
     assert all(not fill.words for fill in fills)
+
+
+def test_a_level_counts_at_most_as_much_as_the_level_before_it() -> None:
+    mended, good = State(finished=(-6.0,), score=-1.0), State(finished=(-3.0,), score=-5.0)
+    assert (mended.rank, good.rank) == (-6.0, -4.0)
+    assert State(score=-2.0, preference=1.0).rank == -1.0
 
 
 def test_a_slot_without_words_and_a_sentence_too_long_say_so(folder: Path) -> None:
@@ -273,3 +283,19 @@ def test_a_sentence_less_likely_than_most_of_the_data_set_is_left_out() -> None:
     fills = {fill.qid: fill for fill in real.fill([likely, odd], 16) if fill.level == 1}
     assert fills["likely"].words
     assert fills["odd"].problem == "no other word for 'opens' reads naturally"
+
+
+@pytest.mark.usefixtures("small_model")
+def test_verbs_that_do_not_go_with_their_object_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = masked("q", "a person preheats|verb the oven")
+    real = small_model("a person preheats|verb the oven", "a person boils|verb the eggs", words=dictionary())
+
+    def misfits() -> list[float]:
+        words = {fill.words[0] for fill in real.fill([query], 16) if fill.words}
+        changed = [f"a person {word} the oven" for word in sorted(words)]
+        return real.language_model.compare([["a person preheats the oven", *changed]])[0][1].tolist()
+
+    monkeypatch.setattr(provider_module, "FITS", 0.0)
+    assert min(misfits()) < -1.5
+    monkeypatch.setattr(provider_module, "MISFIT", -1.5)
+    assert min(misfits()) > -1.6
