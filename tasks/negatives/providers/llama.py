@@ -69,8 +69,7 @@ LIKELIER = 0.25  # this share of the data set's sentences: of those that are nei
 KNOWN = 1.0  # preference for a word of the dictionary
 ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
 ATTESTED = 0.5  # preference for a word that the data set has in a relation: times its log count, for each relation
-MISFIT = -4.0  # the most by which log P of one token after the slot may fall
-FITS = 2.0  # how much the largest such fall counts, besides the change of the sum
+FITS = 2.0  # how much the largest fall of log P of one token after the slot counts, besides the change of the sum
 TERM = 3.0  # preference for a word that forms a term with the noun after it or the modifier before it
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
 EXPECTED = 0.2  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
@@ -361,8 +360,8 @@ class Beam:
         least = self.least if slot.is_subject else max(state.score - COST, -TOTAL, self.least)
         return [
             State(state.words | {slot.token: word}, state.finished, score, preference, id(state))
-            for word, score, misfit, preference in zip(words, scores, misfits, preferences, strict=True)
-            if score >= least and misfit >= MISFIT
+            for word, score, preference in zip(words, scores.tolist(), preferences.tolist(), strict=True)
+            if score >= least
         ]
 
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:

@@ -78,7 +78,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def any_word_may_cost_what_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny model's weights are random, so its words differ by dozens of nats."""
     monkeypatch.setattr(provider_module, "COST", 1e9)
-    monkeypatch.setattr(provider_module, "MISFIT", -1e9)
 
 
 QUERIES = [masked(f"q{i}", TEXTS[i % len(TEXTS)]) for i in range(8)]
@@ -140,11 +139,8 @@ def test_levels_with_the_same_slots_take_different_words(folder: Path) -> None:
     assert len(set(words)) == len(words)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("COST", -1e9), ("MISFIT", 1.0)])
-def test_a_word_that_costs_too_much_leaves_its_level_open(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
-) -> None:
-    monkeypatch.setattr(provider_module, limit, value)
+def test_a_word_that_costs_too_much_leaves_its_level_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider_module, "COST", -1e9)
     fills = [*provider(folder).fill(QUERIES[:2], 16)]
     assert [fill.problem for fill in fills if fill.qid == "q0"] == ["no other word for 'opens' reads naturally"] * 3
     assert all(not fill.words for fill in fills)
@@ -286,16 +282,15 @@ def test_a_sentence_less_likely_than_most_of_the_data_set_is_left_out() -> None:
 
 
 @pytest.mark.usefixtures("small_model")
-def test_verbs_that_do_not_go_with_their_object_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbs_that_go_with_their_object_are_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     query = masked("q", "a person preheats|verb the oven")
     real = small_model("a person preheats|verb the oven", "a person boils|verb the eggs", words=dictionary())
 
-    def misfits() -> list[float]:
+    def mean_fall() -> float:
         words = {fill.words[0] for fill in real.fill([query], 16) if fill.words}
         changed = [f"a person {word} the oven" for word in sorted(words)]
-        return real.language_model.compare([["a person preheats the oven", *changed]])[0][1].tolist()
+        return float(real.language_model.compare([["a person preheats the oven", *changed]])[0][1].mean())
 
+    with_preference = mean_fall()
     monkeypatch.setattr(provider_module, "FITS", 0.0)
-    assert min(misfits()) < -1.5
-    monkeypatch.setattr(provider_module, "MISFIT", -1.5)
-    assert min(misfits()) > -1.6
+    assert mean_fall() < with_preference
