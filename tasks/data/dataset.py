@@ -86,8 +86,8 @@ class Dataset(Parameters):
             known = sorted({"scenes", *PUBLIC, *(path.name for path in data_folder().glob("*/"))})
             remedy = "name the one that holds its files with dataset.folder"
             if not self.folder:
-                own = fetch or f"make it of a table with `penumbra init {self.name} --from FILE`, or "
-                remedy = f"{own}set PENUMBRA_DATA; {what_there_is(self.name, known)}"
+                made = f"make it of a table with `penumbra init {self.name} --from FILE`, or set PENUMBRA_DATA; "
+                remedy = f"{fetch}set PENUMBRA_DATA" if fetch else made + what_there_is(self.name, known)
             raise MissingError(f"no folder {folder} for data set {self.name}: {remedy}")
         names = self.files or _usual_files(folder)
         if not names:

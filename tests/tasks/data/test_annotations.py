@@ -295,7 +295,14 @@ def test_a_file_that_is_no_data_set_is_named(tmp_path: Path, name: str, content:
     refused(Dataset(name="own", folder=str(tmp_path)), tmp_path / name)
 
 
-def test_a_missing_folder_file_or_split_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_file_or_split_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+    for name, remedy in (
+        ("charades-cg", "run `penumbra fetch charades-cg` or set PENUMBRA_DATA$"),
+        ("charades", "init charades .*mean charades-cg"),
+    ):
+        with pytest.raises(MissingError, match=remedy):
+            Dataset(name=name).split_files()
     missing = tmp_path / "nowhere"
     refused(Dataset(name="own", folder=str(missing)), missing)
     refused(Dataset(name="own", folder=str(tmp_path)), tmp_path)
