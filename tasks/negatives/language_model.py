@@ -157,11 +157,9 @@ class LanguageModel:
         scores, changes = iter(self._log_probabilities(asked)), []
         for choice, end in zip(choices, ends, strict=True):
             first, *others = [next(scores) for _ in choice]
-            totals = np.array([own.sum() - first.sum() for own in others])
-            shared = np.array([own[len(own) - end :] - first[len(first) - end :] for own in others]).reshape(
-                len(others), end
-            )
-            changes.append((totals, shared.min(axis=1, initial=0)))
+            totals = np.array([own.sum() for own in others]) - first.sum()
+            falls = [own[len(own) - end :] - first[len(first) - end :] for own in others]
+            changes.append((totals, np.array([fall.min(initial=0) for fall in falls])))
         return changes
 
     def next_tokens(self, lefts: Sequence[str], wanted: Sequence[NDArray[np.int64]]) -> list[Scores]:

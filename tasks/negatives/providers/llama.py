@@ -138,7 +138,8 @@ class LlamaProvider(Provider):
         changes = dict(zip(distinct, self.language_model.compare(distinct), strict=True))
         children: dict[int, list[State]] = {id(beam): [] for beam in beams}
         for (beam, state), words, choice in zip(states, proposed, choices, strict=True):
-            children[id(beam)] += beam.children(state, turn, words, *changes[choice]) if choice else ()
+            if choice:
+                children[id(beam)] += beam.children(state, turn, words, *changes[choice])
         for beam in beams:
             beam.select(turn, children[id(beam)], self.temperature, self.seed)
 
