@@ -90,7 +90,7 @@ class Materials:
             return
         every = dict.fromkeys(row["split"] for row in Store().rows(annotations, ["split"]))
         splits = [split for split in every if (split,) != TRAINING]
-        judging = {"sourcing": {"splits": splits}, "filling": {"providers": [provider]}}
+        judging = {"sourcing": {"source": "fills", "splits": splits}, "filling": {"providers": [provider]}}
         self.negatives(NegativesParameters.model_validate(merge(row.negatives.model_dump(mode="json"), judging)))
 
     def sources(self, row: RowPlan) -> Sources:

@@ -159,7 +159,9 @@ def test_a_preset_cuts_videos_after_seconds_for_any_clip_length(world: tuple[Sto
 
 def test_each_row_is_asked_the_negatives_of_several_providers(dataset: Dataset, world: tuple[Store, Artifact]) -> None:
     store, _ = world  # last: evaluations made later ask its negatives, too
-    made: Artifact = ablation(dataset, "rejection", ("base", "other videos"), 1, **PARAMETERS)
+    nearest = NegativesParameters.model_validate({"filling": {"candidates": 2}, "sourcing": {"source": "nearest"}})
+    parameters = PARAMETERS | {"negatives": nearest}  # a source of what is trained on, not of what is asked
+    made: Artifact = ablation(dataset, "rejection", ("base", "other videos"), 1, **parameters)
     rows, kinds = store.table(made).to_pylist(), {"another video", "near real"}
     kinds |= {f"level {level} by {provider}" for level in (1, 2, 3) for provider in ("corpus", "random")}
     for label in ("base", "other videos"):
