@@ -56,6 +56,7 @@ MISSING = ("verb", "adjective", "adverb")  # the classes whose words are propose
 BEAM = 8  # fillings of a query that are kept
 CHILDREN = 2  # of these, the most that continue the same filling
 FIRST = 40  # words that are scored for a query's first slot
+ENTAILED = 3  # words that may be true of the moment, scored besides these
 FURTHER = 3  # words that are scored for each further slot of each filling
 AHEAD = 5  # words after the slot that are read to score a word in it
 CONSIDERED = 200  # likeliest words among which these are chosen
@@ -71,6 +72,7 @@ ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by
 ATTESTED = 0.5  # preference for a word that the data set has in a relation: times its log count, for each relation
 FITS = 2.0  # how much the largest fall of log P of one token after the slot counts, besides the change of the sum
 TERM = 3.0  # preference for a word that forms a term with the noun after it or the modifier before it
+MUCH_WORSE = 2.0  # how much lower false words rank than an entailed one where this begins the further levels
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
 EXPECTED = 0.2  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
 EXPECTED_MODIFIER = 0.5  # the same share for modifiers: their noun shall decide ("glass bowl", not "cake bowl")
@@ -182,7 +184,6 @@ def highest(ranks: Scores, count: int) -> list[int]:
 
 
 def _text(prompt: Any, **lines: list[str]) -> str:
-    """Return a prompt with its lines filled in."""
     return f"{prompt.static}\n{prompt.fill(**{name: chr(10).join(several) for name, several in lines.items()})}\n"
 
 
@@ -288,7 +289,7 @@ class Beam:
         """Return the sentence with a word in a turn's slot, or as it is, up to some words after the slot."""
         token = self.turns[turn].slot.token
         tokens = self.query.tokens[: token + 1 + AHEAD]
-        words = {at: own for at, own in (state.words | ({token: word} if word else {})).items() if at < len(tokens)}
+        words = state.words | ({token: word} if word else {})
         text = render(tokens, {at: self.slots[at].surface(own) for at, own in words.items()})
         return text.rstrip() if len(tokens) < len(self.query.tokens) else f"{text}\n"
 
@@ -300,8 +301,7 @@ class Beam:
 
     def masked(self, state: State, turn: int) -> str:
         """Return the sentence with a blank at a turn's slot."""
-        words = {token: self.slots[token].surface(word) for token, word in state.words.items()}
-        return render(self.query.tokens, {**words, self.turns[turn].slot.token: BLANK})
+        return self.text(state.words | {self.turns[turn].slot.token: BLANK})
 
     def propose(
         self, state: State, turn: int, words: Words, expected: Scores, fitting: Scores | None
@@ -328,18 +328,17 @@ class Beam:
             fits = {at: fit + ALIKE * wordnet.likeness(words.texts[at], slot.word, "noun") for at, fit in fits.items()}
         false, entailed = list[int](), list[int]()
         is_exact = not turn and slot.primitive == "verb" and wordnet.lemma(slot.word, "verb") not in GENERAL
-        general = GENERAL if is_exact else ()
+        left_out = present | GENERAL if is_exact else present
         for place in sorted(considered, key=lambda at: -ranks[at] - fits[at]):
             word, lemma = words.texts[place], words.lemmas[place]
-            if {lemma, word} & present or not has_valence(self.query.tokens, slot, word):
+            if {lemma, word} & left_out or not has_valence(self.query.tokens, slot, word):
                 continue
-            may_be_true = wordnet.is_entailed(word, slot.word, slot.primitive) or lemma in general
-            (entailed if may_be_true else false).append(place)
+            (entailed if wordnet.is_entailed(word, slot.word, slot.primitive) else false).append(place)
             if len(false) == count:
                 break
         if turn and (slot.is_subject or not false):
             false += entailed[:count]
-        places = false[index::number]
+        places = false[index::number] + ([] if turn else entailed[:ENTAILED])
         share = 0.0 if is_noun else EXPECTED  # nouns differ from sentence to sentence anyway
         share = EXPECTED_MODIFIER if self.query.tokens[slot.token]["dep"] in MODIFIERS else share
         return {
@@ -366,7 +365,11 @@ class Beam:
         ]
 
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:
-        """Keep the best fillings by their ranks with Gumbel noise."""
+        """Keep the best fillings by their ranks with Gumbel noise.
+
+        Where each false word for the first slot is much worse than an entailed one, entailed ones are kept: the choice
+        leaves level 1 out, which may be true, and further words make the levels after it false.
+        """
         _, slot, is_last = self.turns[turn]
         if not children:
             self._give_up(turn, f"no other word for {slot.word!r} reads naturally")
@@ -375,8 +378,13 @@ class Beam:
         seeds = np.array([row_seed(seed, name, self.query.first, slot.token) for name in names], np.uint64)
         noise = -np.log(-np.log(np.clip(uniform(seeds, 0), 1e-12, 1 - 1e-12)))
         ranks = np.array([child.rank for child in children]) + temperature * noise
+        if not turn:
+            first = [child.words[slot.token] for child in children]
+            entailed = np.array([wordnet.is_entailed(word, slot.word, slot.primitive) for word in first])
+            least = max(ranks[~entailed], default=-inf) + MUCH_WORSE
+            ranks[entailed != (max(ranks[entailed], default=-inf) > least)] = -inf
         kept: list[State] = []
-        for place in np.argsort(-ranks, kind="stable").tolist():
+        for place in np.argsort(-ranks, kind="stable")[: np.isfinite(ranks).sum()].tolist():
             child = children[place]
             if turn == 0 or sum(other.parent == child.parent for other in kept) < CHILDREN:
                 kept.append(child)

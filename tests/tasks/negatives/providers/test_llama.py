@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,7 +98,10 @@ def by_place(fills: Iterable[Fill]) -> dict[tuple[str, int], list[Fill]]:
 
 
 @pytest.mark.parametrize("vocabulary", ["dictionary", "open"])
-def test_words_have_the_slot_s_tag_are_new_and_keep_the_level_before(folder: Path, vocabulary: str) -> None:
+def test_words_have_the_slot_s_tag_are_new_and_keep_the_level_before(
+    folder: Path, vocabulary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider_module, "MUCH_WORSE", inf)  # false words alone
     filled = by_place(provider(folder, vocabulary).fill(QUERIES, 16))
     assert filled.keys() == {(query.qid, level) for query in QUERIES for level in (1, 2, 3)}
     assert sum(any(fill.words for fill in fills) for fills in filled.values()) > 16
@@ -230,6 +234,19 @@ def test_a_verb_is_proposed_by_what_follows_it() -> None:
     fills = small_model(*lines).fill([masked("q", "a person paints|verb the floor with a mop")], 16)
     mop = {word for fill in fills for word in fill.words}
     assert mop & {"cleans", "mops", "scrubs", "sweeps", "washes", "wipes"}
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_word_that_may_be_true_begins_further_levels_if_false_ones_are_much_worse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = ("she pours|verb the milk|noun", "a man stirs|verb the soup|noun", "he washes|verb a pan|noun")
+    real, query = small_model(*lines), masked("q", "a cook spoons|verb the sauce|noun into a small jar|noun")
+    for much_worse in (inf, -inf):  # no false word is so much worse, each is
+        monkeypatch.setattr(provider_module, "MUCH_WORSE", much_worse)
+        words = [fill.words for fill in real.fill([query], 16) if fill.words]
+        assert {is_entailed(it[0], "spoons", "verb") for it in words} == {much_worse < 0}
+        assert not [it for it in words if len(it) > 1 and is_entailed(it[1], "sauce", "noun")]
 
 
 @pytest.mark.usefixtures("small_model")
