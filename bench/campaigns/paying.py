@@ -20,10 +20,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from bench.campaigns.table import Row as TableRow
 from bench.campaigns.table import print_table
+from penumbra.tasks.negatives.providers import answers, hosted
 from penumbra.tasks.negatives.providers import client as client_module
-from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.settings import Price
 from tests.hosted import PRICE as PRICES
 from tests.hosted import SETTINGS, Session, lines_of, questions
@@ -84,14 +86,25 @@ def settings() -> Iterator[Setting]:
 
 
 def run(setting: Setting, url: str, folder: Path, begin: Any) -> None:
-    """Ask all questions as soon as all processes are ready."""
+    """Ask all questions once all processes are ready to."""
     client_module.FIRST_PAUSE, client_module.LONGEST_PAUSE = 0.01, 0.05
     hosted.IN_FLIGHT, hosted.TIMEOUT = 4, setting.timeout
     os.environ |= {"OPENAI_API_KEY": "sk-campaign", "GEMINI_API_KEY": "campaign"}
     server = ProtocolServer()
     server.url = url
     session = Session(SETTINGS[setting.provider](server), folder)
-    begin.wait()
+
+    class TriedByAll(FileLock):
+        """The lock of the run that asks; no run asks before all have tried it, so that they share one account."""
+
+        def acquire(self, *arguments: Any, **options: Any) -> Any:
+            try:
+                return super().acquire(*arguments, **options)
+            finally:
+                if options.get("blocking") is False:
+                    begin.wait()
+
+    answers.FileLock = TriedByAll  # type: ignore[attr-defined]
     session.ask(questions(QUESTIONS), within=PATIENCE, limit=setting.limit, run=f"run of process {os.getpid()}")
 
 
