@@ -4,10 +4,10 @@ Some of the data set's own sentences stand before each sentence, so the model ex
 slot, it proposes the likeliest words of the slot's primitive class and fine tag: those of the dictionary and, with an
 open vocabulary, other English words (`penumbra.tasks.text.wordnet`). It reads from left to right, so a verb is proposed
 as the missing word of the whole sentence: a line with a blank, after lines that show the word for a blank. Words that
-may be true of the same moment, that repeat a word, or that do not go with the verb's object are left out. Then log P of
-the sentence decides: how much the word changes it up to a few words after the slot, and how much less likely it makes
-one of these words, as the object of a verb that does not go with it. Words that the data set has in the same relations
-("closes", "door"), words of a term and nouns of the same kind are preferred.
+repeat a word or do not go with the verb's object are left out, and where others fit those that may be true of the same
+moment. Then log P of the sentence decides: how much the word changes it up to a few words after the slot, and how much
+less likely it makes one of these words, as the object of a verb that does not go with it. Words that the data set has
+in the same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
 
 A beam of fillings is kept from slot to slot and from level to level. A filling is ranked by the mean log P of its
 levels, so a word of level 1 that leaves no good word for level 2 is dropped. Gumbel noise makes the choice a draw
@@ -281,23 +281,22 @@ class Beam:
         if self.turns and isnan(score):
             self._give_up(0, "the sentence is too long for the model")
 
-    def text(self, words: Mapping[int, str]) -> str:
-        """Return the query with words in some of its slots."""
-        return render(self.query.tokens, {token: self.slots[token].surface(word) for token, word in words.items()})
+    def text(self, words: Mapping[int, str], end: int | None = None) -> str:
+        """Return the query, or its tokens up to `end`, with words in some of its slots."""
+        surfaces = {token: self.slots[token].surface(word) for token, word in words.items()}
+        return render(self.query.tokens[:end], surfaces)
 
     def text_up_to(self, state: State, turn: int, word: str) -> str:
         """Return the sentence with a word in a turn's slot, or as it is, up to some words after the slot."""
         token = self.turns[turn].slot.token
-        tokens = self.query.tokens[: token + 1 + AHEAD]
-        words = state.words | ({token: word} if word else {})
-        text = render(tokens, {at: self.slots[at].surface(own) for at, own in words.items()})
-        return text.rstrip() if len(tokens) < len(self.query.tokens) else f"{text}\n"
+        end = token + 1 + AHEAD
+        text = self.text(state.words | ({token: word} if word else {}), end)
+        return text if end < len(self.query.tokens) else f"{text}\n"
 
     def left(self, state: State, turn: int) -> str:
         """Return the sentence up to a turn's slot, with the blank before it."""
-        tokens = self.query.tokens[: self.turns[turn].slot.token]
-        words = {token: self.slots[token].surface(word) for token, word in state.words.items()}
-        return "".join(words.get(i, t["text"]) + " " * t["space_after"] for i, t in enumerate(tokens)).lstrip()
+        end = self.turns[turn].slot.token
+        return self.text(state.words, end) + " " * (end > 0 and self.query.tokens[end - 1]["space_after"])
 
     def masked(self, state: State, turn: int) -> str:
         """Return the sentence with a blank at a turn's slot."""
@@ -378,13 +377,14 @@ class Beam:
         seeds = np.array([row_seed(seed, name, self.query.first, slot.token) for name in names], np.uint64)
         noise = -np.log(-np.log(np.clip(uniform(seeds, 0), 1e-12, 1 - 1e-12)))
         ranks = np.array([child.rank for child in children]) + temperature * noise
+        best_first = np.argsort(-ranks, kind="stable")
         if not turn:
             first = [child.words[slot.token] for child in children]
             entailed = np.array([wordnet.is_entailed(word, slot.word, slot.primitive) for word in first])
-            least = max(ranks[~entailed], default=-inf) + MUCH_WORSE
-            ranks[entailed != (max(ranks[entailed], default=-inf) > least)] = -inf
+            false_rank, entailed_rank = (max(ranks[kind], default=-inf) for kind in (~entailed, entailed))
+            best_first = best_first[entailed[best_first] == (entailed_rank > false_rank + MUCH_WORSE)]
         kept: list[State] = []
-        for place in np.argsort(-ranks, kind="stable")[: np.isfinite(ranks).sum()].tolist():
+        for place in best_first.tolist():
             child = children[place]
             if turn == 0 or sum(other.parent == child.parent for other in kept) < CHILDREN:
                 kept.append(child)
