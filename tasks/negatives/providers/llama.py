@@ -72,7 +72,7 @@ ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by
 ATTESTED = 0.5  # preference for a word that the data set has in a relation: times its log count, for each relation
 FITS = 2.0  # how much the largest fall of log P of one token after the slot counts, besides the change of the sum
 TERM = 3.0  # preference for a word that forms a term with the noun after it or the modifier before it
-MUCH_WORSE = 2.0  # how much lower false words rank than an entailed one where this begins the further levels
+MUCH_WORSE = 2.0  # how much lower false words rank than an entailed one where it begins the further levels
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
 EXPECTED = 0.2  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
 EXPECTED_MODIFIER = 0.5  # the same share for modifiers: their noun shall decide ("glass bowl", not "cake bowl")
@@ -366,7 +366,7 @@ class Beam:
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:
         """Keep the best fillings by their ranks with Gumbel noise.
 
-        Where each false word for the first slot is much worse than an entailed one, entailed ones are kept: the choice
+        Entailed words for the first slot are kept where the best false one is much worse and not preferred: the choice
         leaves level 1 out, which may be true, and further words make the levels after it false.
         """
         _, slot, is_last = self.turns[turn]
@@ -380,9 +380,11 @@ class Beam:
         best_first = np.argsort(-ranks, kind="stable")
         if not turn:
             first = [child.words[slot.token] for child in children]
-            entailed = np.array([wordnet.is_entailed(word, slot.word, slot.primitive) for word in first])
-            false_rank, entailed_rank = (max(ranks[kind], default=-inf) for kind in (~entailed, entailed))
-            best_first = best_first[entailed[best_first] == (entailed_rank > false_rank + MUCH_WORSE)]
+            is_entailed = np.array([wordnet.is_entailed(word, slot.word, slot.primitive) for word in first])[best_first]
+            false, entailed = best_first[~is_entailed], best_first[is_entailed]
+            if len(entailed) and len(false):
+                is_worse = ranks[false[0]] + MUCH_WORSE < ranks[entailed[0]] and children[false[0]].preference < 0
+                best_first = entailed if is_worse else false
         kept: list[State] = []
         for place in best_first.tolist():
             child = children[place]
