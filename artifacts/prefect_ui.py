@@ -7,14 +7,15 @@ not be indented. Nothing is published to the temporary server of a run, which ha
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 from httpx import HTTPError
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run, task_run
@@ -107,32 +108,28 @@ def publish_report(dataset: str, flow: str, text: str) -> None:
         client.create_artifact(report)
 
 
-class LiveArtifact:
-    """A page of the UI that changes while work is in progress, if the server has pages and answers."""
+@contextmanager
+def live_page(dataset: str, name: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a page of the UI until the work is done, if the server has pages and answers."""
+    key, made = artifact_key("progress", dataset, name), list[UUID]()
 
-    def __init__(self, dataset: str, name: str) -> None:
-        self.key, self.name = artifact_key("progress", dataset, name), name
-        self._id: UUID | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._id is not None:
-            self._call(lambda client: client.delete_artifact(self._id))
-
-    def show(self, data: str) -> None:
-        if self._id is not None:
-            self._call(lambda client: client.update_artifact(self._id, ArtifactUpdate(data=data)))
-        elif has_pages():
-            runs = {"flow_run_id": flow_run.get_id(), "task_run_id": task_run.get_id()}
-            about = f"{self.name} is in progress"
-            new = ArtifactCreate(type="markdown", key=self.key, description=about, data=data, **runs)
-            self._call(lambda client: setattr(self, "_id", client.create_artifact(new).id))
-
-    def _call(self, request: Callable[[Any], Any]) -> None:
+    def call(request: Callable[[SyncPrefectClient], Any]) -> None:
         try:
             with get_client(sync_client=True) as client:
                 request(client)
         except (HTTPError, PrefectException, RuntimeError) as error:  # Prefect raises any of them
-            logging.getLogger("penumbra").warning("%s could not be shown (%s); the work continues", self.key, error)
+            logging.getLogger("penumbra").warning("%s could not be shown (%s); the work continues", key, error)
+
+    def show(data: str) -> None:
+        if made:
+            call(lambda client: client.update_artifact(made[0], ArtifactUpdate(data=data)))
+        elif has_pages():
+            runs = {"flow_run_id": flow_run.get_id(), "task_run_id": task_run.get_id()}
+            new = ArtifactCreate(type="markdown", key=key, description=f"{name} is in progress", data=data, **runs)
+            call(lambda client: made.append(client.create_artifact(new).id))
+
+    try:
+        yield show
+    finally:
+        if made:
+            call(lambda client: client.delete_artifact(made[0]))

@@ -12,7 +12,7 @@ from typing import Any
 
 from penumbra.artifacts.charts import Drawing, Line, Panel, panels
 from penumbra.artifacts.document import Document, Section
-from penumbra.artifacts.prefect_ui import LiveArtifact
+from penumbra.artifacts.prefect_ui import live_page
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.stage import logger
@@ -130,7 +130,7 @@ def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> 
     A run that continues after a kill is written from its first epoch on: its curves have no gap and no step twice.
     """
     with ExitStack() as stack:
-        page = stack.enter_context(LiveArtifact(dataset, FLOW))
+        show = stack.enter_context(live_page(dataset, FLOW))
         writers = list[Write]()
         if "tensorboard" in settings.training.log:
             writers.append(_tensorboard(stack, folder, run))
@@ -143,7 +143,7 @@ def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> 
             logger().info("%s: %s", run, progress.line())
             if monotonic() - published >= PUBLISH_EVERY:
                 document = Document(f"{run} is being trained", progress.line(), [curves_section(progress.history)])
-                page.show(document.markdown())
+                show(document.markdown())
                 published = monotonic()
             by_step = defaultdict[int, dict[str, float]](dict)
             for row in progress.history[written:]:
