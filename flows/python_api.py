@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from prefect.settings import PREFECT_API_URL
 
 from penumbra.artifacts.locations import data_folder
-from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
@@ -33,8 +32,8 @@ MARK = ".written-from-python"  # a file in the folders of data sets that may be 
 
 def negatives_for(
     queries: "Sequence[str] | pd.DataFrame", name: str | None, parameters: Mapping[str, Any], quiet: bool
-) -> Artifact:
-    """Return the artifact `negatives` of the queries, and build it if it does not exist.
+) -> Negatives:
+    """Return the artifacts of the queries' negatives, built if they do not exist.
 
     Raises `DatasetError` if there are no queries, or the name is that of a data set that was not written from Python,
     and the exceptions of `local_run.prepare`.
@@ -59,29 +58,22 @@ def negatives_for(
         with planning() as plan:
             planned = negatives_of(dataset, settings)
         if all(state == IS_THERE for _, state, _ in plan.rows) and Store().manifest(planned.negatives).kept:
-            return planned.negatives
+            return planned
         console = SafeConsole(stderr=True, markup=False, highlight=False)
         shown = bars_shown(bars_on(console)) if console.is_terminal or console.is_jupyter else nullcontext()
         with warnings_only() if quiet else nullcontext():
             if PREFECT_API_URL.value() or settings.filling.hosted or len(queries) > FEW_ROWS:
                 result: Negatives = run_flow("build-negatives", named, changes)
-                return result.negatives
+                return result
             with Store().use(named), without_prefect(), shown:
-                return negatives_of(dataset, settings).negatives
+                return negatives_of(dataset, settings)
 
 
-def with_rejected(negatives: Artifact) -> "pd.DataFrame":
+def with_rejected(made: Negatives) -> "pd.DataFrame":
     """Return a data frame of negatives; its `attrs["rejected"]` lists what was refused, which a warning counts."""
     store = Store()
-    frame = store.frame(negatives)
-    made_from = [it.key for several in store.ancestors(negatives).values() for it in several]
-    refused = [
-        row
-        for manifest in store.find(negatives.dataset, "rejected")
-        if all(parent.key in (*made_from, negatives.key) for parent in manifest.parents)
-        for row in store.rows(store.reference(manifest))
-    ]
-    frame.attrs["rejected"] = refused
+    frame = store.frame(made.negatives)
+    frame.attrs["rejected"] = refused = list(store.rows(made.rejected))
     if refused:
         reason, times = Counter(row["reason"] for row in refused).most_common(1)[0]
         text = f"{counted(len(refused), 'rejection')}, {times:,} of them: {reason}; attrs['rejected'] has each"
