@@ -125,13 +125,9 @@ def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label
     """Write the folder of a data set: JSON lines, or CG files if there are labels; raise `DatasetError` if not free."""
     dataset = Dataset(name=name)
     folder = data_folder() / dataset.name
-    splits: dict[str, list[OwnQuery]] = {}
-    for query in queries:
-        splits.setdefault(str(query.split), []).append(query)
-    if TRAINING not in splits:
-        raise DatasetError(f"no query is of split {TRAINING!r}: negatives are built for training queries")
+    splits = _by_split(queries)
     if labels is None:
-        texts = {f"{split}.jsonl": _json_lines(query.line() for query in own) for split, own in splits.items()}
+        texts = {f"{split}.jsonl": _json_lines(own) for split, own in splits.items()}
     else:
         label_of = {id(query): label for query, label in zip(queries, labels, strict=True)}
         texts = {CG_FILES[split]: _compositional(split, own, label_of) for split, own in splits.items()}
@@ -161,8 +157,20 @@ def _compositional(split: str, queries: Sequence[OwnQuery], label_of: Mapping[in
     return json.dumps(videos, ensure_ascii=False, indent=1, default=str) + "\n"
 
 
-def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)  # Parquet has dates, too
+def _by_split(queries: Iterable[OwnQuery]) -> dict[str, list[OwnQuery]]:
+    """Return the queries of each split; raise `DatasetError` if none is for training."""
+    splits: dict[str, list[OwnQuery]] = {}
+    for query in queries:
+        splits.setdefault(str(query.split), []).append(query)
+    if TRAINING not in splits:
+        there = f"no query is of split {TRAINING!r}" if splits else "there are no sentences"
+        raise DatasetError(f"{there}: negatives are built for training queries")
+    return splits
+
+
+def _json_lines(queries: Iterable[OwnQuery]) -> str:
+    lines = (json.dumps(query.line(), ensure_ascii=False, default=str) for query in queries)  # Parquet has dates, too
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:
@@ -186,23 +194,15 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
     frame = queries if isinstance(queries, pd.DataFrame) else pd.DataFrame({"query": list(queries)}, dtype=object)
     if "query" not in frame.columns:
         raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, frame.columns))}")
-    splits: dict[str, list[dict[str, Any]]] = {}
+    several = []
     known = frame.astype(object).where(frame.notna(), None)  # NaN is pandas' None
     for number, (label, row) in enumerate(zip(known.index, known.to_dict("records"), strict=True)):
         given = {str(name): value for name, value in row.items() if value is not None}
         qid = str(given.get("qid", number))
         windows = [[float(start), float(end)] for start, end in given.get("windows", given.get("relevant_windows", ()))]
-        line = {
-            "qid": qid,
-            "query": row["query"],
-            "vid": str(given.get("vid", f"video-{qid}")),
-            "duration": float(given.get("duration", max([UNKNOWN_DURATION, *(end for _, end in windows)]))),
-            "relevant_windows": windows,
-            PLACE: f"row {label}",
-        }
-        splits.setdefault(str(given.get("split") or TRAINING), []).append(line)
-    if TRAINING not in splits:
-        there = f"there is no query of split {TRAINING!r}" if splits else "there are no sentences"
-        raise DatasetError(f"{there}: negatives are built for training queries")
-    _write(folder, {f"{split}.jsonl": _json_lines(rows) for split, rows in splits.items()})
+        duration = float(given.get("duration", max([UNKNOWN_DURATION, *(end for _, end in windows)])))
+        vid, split = str(given.get("vid", f"video-{qid}")), str(given.get("split") or TRAINING)
+        several.append(OwnQuery(qid, row["query"], vid, duration, windows, split, f"row {label}"))
+    splits = _by_split(several)
+    _write(folder, {f"{split}.jsonl": _json_lines(own) for split, own in splits.items()})
     return {split: f"{split}.jsonl" for split in splits}

@@ -52,7 +52,7 @@ def test_the_columns_of_a_data_frame(tmp_path: Path) -> None:
         (None, "give a list of sentences: "),
         ([], "there are no sentences"),
         (pd.DataFrame({"text": ["a"]}), "no column 'query' in the data frame; there is: text"),
-        (pd.DataFrame({"query": ["a"], "split": ["test"]}), "no query of split 'train'"),
+        (pd.DataFrame({"query": ["a"], "split": ["test"]}), "no query is of split 'train'"),
     ],
 )
 def test_unusable_queries_are_an_error(queries: Any, message: str, tmp_path: Path) -> None:
