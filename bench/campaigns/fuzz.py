@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ import h5py
 import numpy as np
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.tasks.features.decoders import Decoder, decode_in_threads
+from penumbra.tasks.features.decoders import Decoder, each_decoded
 from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.frames import VideoSummary
 from penumbra.tasks.features.imports import ImportedFeatures, Imports, Source
@@ -172,11 +171,10 @@ def run_videos(cases: int, workers: int = 2) -> Outcome:
         ends: dict[str, str] = {}
         decoders = [Decoder(0.5) for _ in range(workers)]
         try:
-            with decode_in_threads(ThreadPoolExecutor(workers), decoders) as submit:
-                futures = {vid: submit(partial(_decoded, path)) for vid, path in videos.items()}
-                for vid, future in futures.items():
-                    ends[vid], clips = future.result()
-                    outcome.losses += vid.startswith(INTACT) and clips != 4
+            results = each_decoded(_decoded, videos.values(), ThreadPoolExecutor(workers), decoders)
+            for vid, (end, clips) in zip(videos, results, strict=True):
+                ends[vid] = end
+                outcome.losses += vid.startswith(INTACT) and clips != 4
         except Exception:
             outcome.crashes += 1
             print(traceback.format_exc(), file=sys.stderr)

@@ -11,11 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,6 +32,7 @@ COMMAND = (sys.executable, "-P", "-m", "penumbra.tasks.features.decoders")
 MAX_SECONDS_PER_FRAME = 60.0  # a decoder that gives no frame for so long is ended
 MAX_MEMORY = 4 << 30  # bytes of address space of a decoder
 MAX_MESSAGE = 1 << 30  # bytes
+AHEAD = 128  # results that wait to be taken: bounds the memory where one video takes long
 
 T = TypeVar("T")
 
@@ -169,27 +169,32 @@ class Decoder:
         self.process = self._connection = None
 
 
-Job = Callable[[Decoder], T]
+def each_decoded(
+    work: Callable[[Path, Decoder], T], paths: Iterable[Path], threads: ThreadPoolExecutor, decoders: Sequence[Decoder]
+) -> Generator[T, None, None]:
+    """Yield what `work` returns for each video, in order; at most `AHEAD` results wait until they are taken.
 
-
-@contextmanager
-def decode_in_threads(
-    threads: ThreadPoolExecutor, decoders: Sequence[Decoder]
-) -> Iterator[Callable[[Job[T]], Future[T]]]:
-    """Yield a function that submits a job with a decoder of its own; at the end waiting jobs are cancelled."""
-    free = SimpleQueue[Decoder]()
+    The threads call `work` with a decoder that no other thread uses. If the generator is closed early, no further video
+    is begun, and `Decoder.frames` raises `RuntimeError` for those that have begun.
+    """
+    free, waiting = SimpleQueue[Decoder](), deque[Future[T]]()
     for decoder in decoders:
         free.put(decoder)
 
-    def work(job: Job[T]) -> T:
+    def with_decoder(path: Path) -> T:
         decoder = free.get()
         try:
-            return job(decoder)
+            return work(path, decoder)
         finally:
             free.put(decoder)
 
     try:
-        yield lambda job: threads.submit(work, job)
+        for path in paths:
+            waiting.append(threads.submit(with_decoder, path))
+            if len(waiting) == AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         for decoder in decoders:
@@ -226,9 +231,8 @@ def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]
         return summary.duration
 
     decoders = [Decoder(60.0) for _ in range(cores())]
-    with decode_in_threads(ThreadPoolExecutor(len(decoders)), decoders) as submit:
-        durations = {vid: submit(partial(duration, path)) for vid, path in files.items()}
-        return {vid: future.result() for vid, future in durations.items()}
+    durations = each_decoded(duration, files.values(), ThreadPoolExecutor(len(decoders)), decoders)
+    return dict(zip(files, durations, strict=True))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ state, to within a clip; an intact one if it has nine tenths of that duration.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from penumbra.artifacts.errors import MissingError
+from penumbra.artifacts.errors import ArtifactError, MissingError
 from penumbra.artifacts.files import check_unchanged, named_digest, status_of
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
@@ -27,7 +26,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, patch_sizes, required_digests
-from penumbra.tasks.features.decoders import Decoder, decode_in_threads
+from penumbra.tasks.features.decoders import Decoder, each_decoded
 from penumbra.tasks.features.encode import EncodedVideo, encode_video, frame_states, patch_states
 from penumbra.tasks.features.files import VideoFolder
 from penumbra.tasks.features.frames import VideoSummary
@@ -37,7 +36,6 @@ from penumbra.tasks.stage import Parameters, Stage, logger, require_made
 
 STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
-AHEAD = 128  # videos encoded before they are taken: bounds the memory where one video takes long
 MIN_SHARE = 0.9  # of the annotated duration
 LARGEST_BYTE = 127
 PATCH_INTERVAL = 4.0  # seconds between two frames whose patches are kept
@@ -150,60 +148,44 @@ class VideoFeatures(VideoStage):
         """Yield the work of each part; some videos of the missing parts are encoded ahead of it."""
         store = Store()
         missing = [vid for i, chunk in enumerate(self.pieces) if not store.record(self.artifact, i) for vid in chunk]
-        with self._encoding(missing) as take:
+        with closing(self._encoded(missing)) as encoded:
             for vids in self.pieces:
-                yield partial(self._part, vids, take)
+                yield partial(self._part, vids, encoded)
 
     def part(self, piece: list[str]) -> Part:
         """Make one part in a worker of a cluster."""
-        with self._encoding(piece) as take:
-            return self._part(piece, take)
+        with closing(self._encoded(piece)) as encoded:
+            return self._part(piece, encoded)
 
-    @contextmanager
-    def _encoding(self, vids: Iterable[str]) -> Iterator[Callable[[str], EncodedVideo | None]]:
-        """Decode and encode the videos in several threads, in order, and at most `AHEAD` before they are taken.
-
-        Yields the function that takes a video: None if it has no file.
-        """
-        files = {vid: file for vid in vids if (file := self.files.find(vid))}
-        if not files:
-            yield lambda vid: None
-            return
+    def _encoded(self, vids: Iterable[str]) -> Generator[tuple[Path, EncodedVideo], None, None]:
+        """Yield the videos that have a file, in order; several threads decode and encode some of them ahead."""
         import torch
 
+        files = [file for vid in vids if (file := self.files.find(vid))]
         tick, encoder = counting("videos", len(files)), self.encoder
         number = torch.get_num_threads() if encoder.device.type == "cpu" else cores()
 
-        def encode(file: Path, decoder: Decoder) -> EncodedVideo:
+        def encode(file: Path, decoder: Decoder) -> tuple[Path, EncodedVideo]:
             path = os.path.abspath(file)
             status = self.input_files.get(path, NO_STATUS) if self.input_files else status_of(path)
             video = encode_video(encoder, decoder, file, states=self.states)
             check_unchanged({path: status})
             tick(1)
-            return video
+            return file, video
 
         decoders = [Decoder(self.interval / encoder.frames, encoder.processing.resizing) for _ in range(number)]
         threads = encoder_threads(encoder, number)
-        with fast_cpu_matmul(encoder.device), decode_in_threads(threads, decoders) as submit:
-            submitted = dict[str, Future[EncodedVideo]]()
-            waiting = iter(files.items())
+        with fast_cpu_matmul(encoder.device):
+            yield from each_decoded(encode, files, threads, decoders)
 
-            def take(vid: str) -> EncodedVideo | None:
-                if vid not in files:
-                    return None
-                for later, file in waiting:
-                    submitted[later] = submit(partial(encode, file))
-                    if vid in submitted and len(submitted) >= AHEAD:
-                        break
-                return submitted.pop(vid).result()  # its memory is released with the part
-
-            yield take
-
-    def _part(self, vids: list[str], take: Callable[[str], EncodedVideo | None]) -> Part:
-        """Make one part: the table of the videos that have features; the others are rejected."""
+    def _part(self, vids: list[str], encoded: Iterator[tuple[Path, EncodedVideo]]) -> Part:
+        """Make one part of the next encoded videos: those that have features; the others are rejected."""
         rows, rejected, notes = [], [], Counter[str]()
         for vid in vids:
-            video = take(vid)
+            file = self.files.find(vid)
+            found, video = next(encoded, (None, None)) if file else (None, None)
+            if found != file:
+                raise ArtifactError(f"{self.artifact.path}: a part was changed meanwhile: run the same command again")
             if video is None and vid in self.files.outside:
                 video = EncodedVideo(reason="link leads out of the folder", value="name its target with videos.folder")
             elif video is None:

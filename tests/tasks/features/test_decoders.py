@@ -6,13 +6,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 
 from penumbra.tasks.features import decoders
-from penumbra.tasks.features.decoders import Decoder, decode_in_threads
+from penumbra.tasks.features.decoders import Decoder, each_decoded
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.frames import Picture, VideoSummary
 from tests.films import film, number_of
@@ -53,7 +53,7 @@ PROBE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x50000000))"
 NO_NAMESPACES = sys.platform != "linux" or subprocess.run([sys.executable, "-c", PROBE], check=False).returncode != 0
 
 
-def decoded(decoder: Decoder, path: Path) -> tuple[list[Picture], VideoSummary, str]:
+def decoded(path: Path, decoder: Decoder) -> tuple[list[Picture], VideoSummary, str]:
     """Return the frames of a video, its summary, and the reason why it can't be used."""
     frames, summary = list[Picture](), VideoSummary()
     try:
@@ -64,15 +64,13 @@ def decoded(decoder: Decoder, path: Path) -> tuple[list[Picture], VideoSummary, 
 
 
 def test_threads_get_the_frames_of_every_video_in_order(tmp_path: Path) -> None:
-    films = {f"v{i}": film(tmp_path / f"v{i}.mp4", 10 + i) for i in range(8)}
-    decoders = [Decoder(0.1) for _ in range(3)]
-    with decode_in_threads(ThreadPoolExecutor(3), decoders) as submit:
-        results = {vid: submit(lambda decoder, path=path: decoded(decoder, path)) for vid, path in films.items()}
-        for number, future in enumerate(results.values()):
-            frames, summary, reason = future.result()
-            assert [number_of(frame) for frame in frames] == list(range(10 + number))
-            assert (summary.clips, reason) == (10 + number, "")
-        processes = [decoder.process.pid for decoder in decoders if decoder.process]
+    films = [film(tmp_path / f"v{i}.mp4", 10 + i) for i in range(8)]
+    decoders, processes = [Decoder(0.1) for _ in range(3)], set[int]()
+    for number, (frames, summary, reason) in enumerate(each_decoded(decoded, films, ThreadPoolExecutor(3), decoders)):
+        assert [number_of(frame) for frame in frames] == list(range(10 + number))
+        assert (summary.clips, reason) == (10 + number, "")
+        processes |= {decoder.process.pid for decoder in decoders if decoder.process}
+    assert number == 7
     assert processes
     for process in processes:
         with pytest.raises(ProcessLookupError):
@@ -81,13 +79,19 @@ def test_threads_get_the_frames_of_every_video_in_order(tmp_path: Path) -> None:
 
 def test_stopping_waits_for_no_video_and_gives_it_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "COMMAND", (sys.executable, "-c", MISBEHAVING))
-    path = film(tmp_path / "hangs.mp4", 20)
-    with decode_in_threads(ThreadPoolExecutor(1), [Decoder(0.5)]) as submit:
-        running, waiting = [submit(lambda decoder: decoded(decoder, path)) for _ in range(2)]
-        time.sleep(2)
-    with pytest.raises(RuntimeError, match="stopped"):
-        running.result()
-    assert waiting.cancelled()
+    films, begun, stopped = [film(tmp_path / name, 20) for name in ("a.mp4", "hangs.mp4", "b.mp4")], [], []
+
+    def work(path: Path, decoder: Decoder) -> None:
+        begun.append(path)
+        with pytest.raises(RuntimeError, match="stopped") if path == films[1] else nullcontext():
+            decoded(path, decoder)
+        stopped.append(path)
+
+    results = each_decoded(work, films, ThreadPoolExecutor(1), [Decoder(0.5)])
+    next(results)
+    time.sleep(2)
+    results.close()
+    assert begun == stopped == films[:2]
 
 
 def test_a_crash_or_hang_rejects_one_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,16 +100,16 @@ def test_a_crash_or_hang_rejects_one_video(tmp_path: Path, monkeypatch: pytest.M
     bad |= {"exits": "decoder ended with 3: exits.mp4", "fails": "decoder failed: RuntimeError: of no known kind"}
     with closing(Decoder(0.5, seconds=2)) as decoder:
         for name, reason in bad.items():
-            assert decoded(decoder, film(tmp_path / f"{name}.mp4", 20))[2] == reason
-            assert decoded(decoder, film(tmp_path / "good.mp4", 20))[2] == "", f"after one that {name}"
+            assert decoded(film(tmp_path / f"{name}.mp4", 20), decoder)[2] == reason
+            assert decoded(film(tmp_path / "good.mp4", 20), decoder)[2] == "", f"after one that {name}"
 
 
 def test_a_decoder_that_needs_too_much_memory_is_rejected_and_the_rest_goes_on(tmp_path: Path) -> None:
     large, small = film(tmp_path / "large.mkv", 1, size=(4320, 7680), codec="mjpeg"), film(tmp_path / "small.mp4")
     for memory, reason in ((1 << 30, ""), (320 << 20, "decoder needs too much memory: large.mkv")):
         with closing(Decoder(0.5, memory=memory)) as decoder:
-            assert decoded(decoder, large)[2] == reason
-            assert decoded(decoder, small)[1].clips == 4
+            assert decoded(large, decoder)[2] == reason
+            assert decoded(small, decoder)[1].clips == 4
 
 
 @pytest.mark.skipif(NO_NAMESPACES, reason="this system gives users no namespaces")
@@ -113,7 +117,7 @@ def test_a_decoder_reaches_no_network(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(decoders, "COMMAND", (sys.executable, "-c", CALLING))
     with socket.create_server(("127.0.0.1", 0)) as server, closing(Decoder(0.5)) as decoder:
         server.settimeout(0)
-        reason = decoded(decoder, tmp_path / f"{server.getsockname()[1]}.mp4")[2]
+        reason = decoded(tmp_path / f"{server.getsockname()[1]}.mp4", decoder)[2]
         assert reason == "decoder failed: OSError: [Errno 101] Network is unreachable"
         with pytest.raises(BlockingIOError):
             server.accept()
