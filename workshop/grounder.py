@@ -39,10 +39,10 @@ def other_scenes(count: int, seed: int) -> list[AnnotatedVideo]:
 @torch.inference_mode()
 def features_of(pictures: Pictures, encoder: Encoder) -> np.ndarray:
     """Return the features [clips, dimension] of clips (clips, frames, rows, columns, 3)."""
-    processing, parts = encoder.processing, []
-    joined = [np.concatenate([resize(it, processing.resizing) for it in frames], axis=-1) for frames in pictures]
+    parts = []
+    joined = [np.concatenate([resize(it, encoder.resizing) for it in frames], axis=-1) for frames in pictures]
     for start in range(0, len(joined), CLIPS_AT_ONCE):
-        pixels = normalise(joined[start : start + CLIPS_AT_ONCE], processing, encoder.device)
+        pixels = normalise(joined[start : start + CLIPS_AT_ONCE], encoder)
         parts.append(frame_states(encoder.model, pixels).half().cpu())
     return torch.cat(parts).numpy()
 

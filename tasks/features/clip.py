@@ -40,23 +40,16 @@ class Clip(Parameters):
 
 
 @dataclass(frozen=True)
-class Processing:
-    """CLIP's preprocessing."""
-
-    resizing: Resizing
-    scale: float
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Encoder:
     """A loaded CLIP: the model on its device, the tokenizer and the preprocessing."""
 
     name: str
     model: Any
     tokenizer: Any
-    processing: Processing
+    resizing: Resizing
+    scale: float  # of a byte
+    mean: tuple[float, ...]  # of each channel
+    deviation: tuple[float, ...]
     device: "torch.device"
 
     @property
@@ -141,21 +134,21 @@ def load(clip: Clip, on_cpu: bool = False) -> Encoder:
     size = (read.size.shortest_edge,) if read.size.shortest_edge else (read.size.height, read.size.width)
     crop = (read.crop_size.height, read.crop_size.width) if read.do_center_crop else None
     resizing = Resizing(size, crop, int(read.resample))
-    processing = Processing(resizing, read.rescale_factor, tuple(read.image_mean), tuple(read.image_std))
+    numbers = read.rescale_factor, tuple(read.image_mean), tuple(read.image_std)
     target = torch.device("cpu") if on_cpu else device_of()
     if attention := attention_implementation(target):
         model.set_attn_implementation(attention)
-    return Encoder(name, model.eval().to(target), tokenizer, processing, target)
+    return Encoder(name, model.eval().to(target), tokenizer, resizing, *numbers, target)
 
 
-def normalise(pictures: Sequence[Picture], processing: Processing, device: "torch.device") -> "torch.Tensor":
+def normalise(pictures: Sequence[Picture], encoder: Encoder) -> "torch.Tensor":
     """Normalise frames of one size: uint8 (rows, columns, 3·n) → float32 (frames, 3·n, rows, columns)."""
     import torch
 
     stacked = torch.from_numpy(np.stack(pictures))
-    stacked = stacked.pin_memory() if device.type == "cuda" else stacked  # is copied while the GPU computes
-    pixels = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2)
+    stacked = stacked.pin_memory() if encoder.device.type == "cuda" else stacked  # is copied while the GPU computes
+    pixels = stacked.to(encoder.device, non_blocking=True).permute(0, 3, 1, 2)
     frames = pixels.shape[1] // CHANNELS
-    mean = torch.tensor(processing.mean * frames, device=device).view(-1, 1, 1)
-    deviation = torch.tensor(processing.deviation * frames, device=device).view(-1, 1, 1)
-    return (pixels.float() - mean / processing.scale) / (deviation / processing.scale)
+    mean = torch.tensor(encoder.mean * frames, device=encoder.device).view(-1, 1, 1)
+    deviation = torch.tensor(encoder.deviation * frames, device=encoder.device).view(-1, 1, 1)
+    return (pixels.float() - mean / encoder.scale) / (deviation / encoder.scale)

@@ -70,7 +70,7 @@ def encode_video(
     try:
         with torch.inference_mode():
             while batch := list(islice(pictures, batch_size)):
-                pixels = normalise(batch, encoder.processing, encoder.device)
+                pixels = normalise(batch, encoder)
                 padding = pixels.new_zeros(batch_size - len(batch), *pixels.shape[1:])
                 rows.append(states(encoder.model, torch.cat([pixels, padding]))[: len(batch)].half())
             features: Float16Array = torch.cat(rows).cpu().numpy()

@@ -173,7 +173,7 @@ class VideoFeatures(VideoStage):
             tick(1)
             return file, video
 
-        decoders = [Decoder(self.interval / encoder.frames, encoder.processing.resizing) for _ in range(number)]
+        decoders = [Decoder(self.interval / encoder.frames, encoder.resizing) for _ in range(number)]
         threads = encoder_threads(encoder, number)
         with fast_cpu_matmul(encoder.device):
             yield from each_decoded(encode, files, threads, decoders)

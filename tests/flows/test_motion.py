@@ -91,13 +91,13 @@ def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store
     for vid, row in rows.items():
         pictures = list(clip_frames(folder / "videos" / f"{vid}.mp4", INTERVAL / encoder.frames, VideoSummary()))
         pictures += pictures[-1:] * (-len(pictures) % encoder.frames)
-        pictures = [resize(it, encoder.processing.resizing) for it in pictures]
+        pictures = [resize(it, encoder.resizing) for it in pictures]
         starts = range(0, len(pictures), encoder.frames)
         clips = [np.concatenate(pictures[n : n + encoder.frames], axis=2) for n in starts]
         assert np.allclose(row["seconds"], [(n + 0.5) * INTERVAL for n in range(len(clips))], atol=INTERVAL / 2)
         assert max(row["seconds"]) <= LENGTHS[vid] / 10 + 1e-6
         with torch.inference_mode():
-            pixels = normalise(clips, encoder.processing, encoder.device)
+            pixels = normalise(clips, encoder)
             states = encoder.model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:].numpy()
             own = encoder.model.get_image_features(pixels).pooler_output.numpy()
         np.testing.assert_allclose(np.array(row["frames"], np.float32), own, rtol=2e-3, atol=2e-3)

@@ -163,7 +163,7 @@ class Grounder:
             raise PenumbraError(f"no file {path}")
         encoded = list[EncodedVideo]()
         for encoder in self.video_encoders:
-            with closing(Decoder(self.clip_length / encoder.frames, encoder.processing.resizing)) as decoder:
+            with closing(Decoder(self.clip_length / encoder.frames, encoder.resizing)) as decoder:
                 one = encode_video(encoder, decoder, path, thumbnails=FRAMES)
             if one.features is None:
                 raise PenumbraError(f"{path}: {one.reason}{f' ({one.value})' if one.value else ''}")

@@ -49,7 +49,7 @@ class Frames(Decoder):
 
 
 def encode(encoder: Encoder, pictures: list[Picture], batch_size: int) -> Float16Array:
-    resized = [resize(picture, encoder.processing.resizing) for picture in pictures]
+    resized = [resize(picture, encoder.resizing) for picture in pictures]
     features = encode_video(encoder, Frames(resized), Path("a"), batch_size=batch_size).features
     assert features is not None
     return features
@@ -58,8 +58,8 @@ def encode(encoder: Encoder, pictures: list[Picture], batch_size: int) -> Float1
 @pytest.mark.parametrize("size", SIZES)
 def test_preprocessing_equals_that_of_clip(encoder: Encoder, size: tuple[int, int]) -> None:
     pictures = [picture(*size, seed) for seed in range(3)]
-    resized = [resize(it, encoder.processing.resizing) for it in pictures]
-    ours = normalise(resized, encoder.processing, encoder.device)
+    resized = [resize(it, encoder.resizing) for it in pictures]
+    ours = normalise(resized, encoder)
     processor = CLIPImageProcessorPil.from_pretrained(FOLDER)
     theirs = processor(pictures, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
     torch.testing.assert_close(ours.cpu(), theirs, atol=1e-5, rtol=0)
