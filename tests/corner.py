@@ -3,22 +3,16 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
-from prefect import Task
-
-from penumbra.flows import build_negatives, evaluate_grounding, extract_features, full_pipeline, train_grounding
+from penumbra.artifacts import prefect_ui
 from penumbra.tasks import stage
 from penumbra.tasks.data.dataset import SHIPPED
-from penumbra.tasks.grounding.training import stage as training_stage
 from tests.rows import first_videos
 
 COUNTS = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
-REPORTS = {build_negatives: "negatives", extract_features: "features", train_grounding: "training"}
-REPORTS |= {evaluate_grounding: "evaluation", full_pipeline: "evaluation"}
 
 
 def cut_out(folder: Path) -> Path:
@@ -32,17 +26,6 @@ def cut_out(folder: Path) -> Path:
 
 @contextmanager
 def without_prefect() -> Iterator[None]:
-    """Run flows without Prefect, whose server does not affect any key."""
-
-    def directly(task: Task[Any, Any], *arguments: Any, **options: Any) -> Any:
-        return task.fn(*arguments, **options)
-
-    with ExitStack() as stack:
-        for thing, name, other in (
-            (Task, "__call__", directly),
-            (stage, "publish_stage", lambda *_: None),
-            (training_stage, "progress_shown", lambda *_: nullcontext(lambda progress: None)),
-            *((flow, f"report_{what}", lambda *_: "") for flow, what in REPORTS.items()),
-        ):
-            stack.enter_context(patch.object(thing, name, other))
+    """Run flows without Prefect, whose server does not affect any key; trainings show no live page either."""
+    with stage.without_prefect(), patch.object(prefect_ui, "has_pages", lambda: False):
         yield
