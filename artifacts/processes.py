@@ -39,15 +39,14 @@ def end_with_parent(parent: int | None = None, grace: float = 0.0) -> None:
 
 
 def confine(memory: int) -> None:
-    """Limit this process's address space to `memory` bytes (0: no limit) and take its network away, if possible.
+    """Limit this process's address space to `memory` bytes and take its network away, if possible.
 
     Linux gives an empty network namespace to a process of one thread, where users may make namespaces.
     """
-    if memory:
-        import resource  # not on Windows, where nothing is limited
+    with suppress(ImportError, ValueError, OSError):  # on Windows nothing is limited; a lower limit may be in force
+        import resource
 
-        with suppress(ValueError, OSError):  # a lower limit is in force
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     if sys.platform == "linux":
         ctypes.CDLL(None).unshare(NEW_USER | NEW_NETWORK)
 

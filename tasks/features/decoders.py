@@ -84,20 +84,11 @@ def _decode(job: dict[str, Any], connection: Connection) -> None:
 
 
 class Decoder:
-    """A process that decodes one video after another in clips of `clip_length` seconds; it restarts after a crash.
+    """A process that decodes one video after another in clips of `clip_length` seconds; it restarts after a crash."""
 
-    It is ended if a frame takes longer than `seconds`, and may use `memory` bytes of address space (0: any).
-    """
-
-    def __init__(
-        self,
-        clip_length: float,
-        resizing: Resizing | None = None,
-        seconds: float = MAX_SECONDS_PER_FRAME,
-        memory: int = MAX_MEMORY,
-    ) -> None:
+    def __init__(self, clip_length: float, resizing: Resizing | None = None) -> None:
         self.settings = {"clip_length": clip_length, "resizing": resizing and asdict(resizing)}
-        self.seconds, self.memory, self.stopped = seconds, memory, False
+        self.stopped = False
         self.thumbnails: list[tuple[int, bytes]] = []  # of the last video: index of the frame, JPEG
         self.process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -117,7 +108,7 @@ class Decoder:
             if self.stopped:
                 raise RuntimeError("the decoder was stopped") from None
             is_late = isinstance(error, TimeoutError)
-            reason = f"decoder gave no frame for {self.seconds:g} s" if is_late else self._crash()
+            reason = f"decoder gave no frame for {MAX_SECONDS_PER_FRAME:g} s" if is_late else self._crash()
             fault = VideoError(reason, path.name)
         finally:
             if not done:
@@ -131,7 +122,7 @@ class Decoder:
             with theirs:
                 self._connection = Connection(ours.detach())
                 self.process = subprocess.Popen(
-                    (*COMMAND, str(theirs.fileno()), str(self.memory)),
+                    (*COMMAND, str(theirs.fileno()), str(MAX_MEMORY)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
@@ -143,7 +134,7 @@ class Decoder:
     def _receive(self) -> bytes:
         if self.stopped or self._connection is None:
             raise EOFError
-        if not self._connection.poll(self.seconds):
+        if not self._connection.poll(MAX_SECONDS_PER_FRAME):
             raise TimeoutError
         return self._connection.recv_bytes(MAX_MESSAGE)
 

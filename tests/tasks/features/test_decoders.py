@@ -98,16 +98,20 @@ def test_a_crash_or_hang_rejects_one_video(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(decoders, "COMMAND", (sys.executable, "-c", MISBEHAVING))
     bad = {"hangs": "decoder gave no frame for 2 s: hangs.mp4", "crashes": "decoder crashed (SIGSEGV): crashes.mp4"}
     bad |= {"exits": "decoder ended with 3: exits.mp4", "fails": "decoder failed: RuntimeError: of no known kind"}
-    with closing(Decoder(0.5, seconds=2)) as decoder:
+    monkeypatch.setattr(decoders, "MAX_SECONDS_PER_FRAME", 2)
+    with closing(Decoder(0.5)) as decoder:
         for name, reason in bad.items():
             assert decoded(film(tmp_path / f"{name}.mp4", 20), decoder)[2] == reason
             assert decoded(film(tmp_path / "good.mp4", 20), decoder)[2] == "", f"after one that {name}"
 
 
-def test_a_decoder_that_needs_too_much_memory_is_rejected_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_decoder_that_needs_too_much_memory_is_rejected_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     large, small = film(tmp_path / "large.mkv", 1, size=(4320, 7680), codec="mjpeg"), film(tmp_path / "small.mp4")
     for memory, reason in ((1 << 30, ""), (320 << 20, "decoder needs too much memory: large.mkv")):
-        with closing(Decoder(0.5, memory=memory)) as decoder:
+        monkeypatch.setattr(decoders, "MAX_MEMORY", memory)
+        with closing(Decoder(0.5)) as decoder:
             assert decoded(large, decoder)[2] == reason
             assert decoded(small, decoder)[1].clips == 4
 
