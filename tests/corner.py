@@ -15,11 +15,12 @@ from tests.rows import first_videos
 COUNTS = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
 
 
-def cut_out(folder: Path) -> Path:
-    """Write a data set of a few videos of `scenes` with their annotations to a folder."""
-    first_videos(folder, **COUNTS)
+def cut_out(folder: Path, **counts: int) -> Path:
+    """Write a data set of a few videos of `scenes` (of each file so many, or `COUNTS`) with annotations to a folder."""
+    counts = counts or COUNTS
+    first_videos(folder, **counts)
     (folder / "videos").mkdir(exist_ok=True)
-    for vid in {vid for name in COUNTS for vid in json.loads((folder / f"{name}.json").read_text())}:
+    for vid in {vid for name in counts for vid in json.loads((folder / f"{name}.json").read_text())}:
         shutil.copy(SHIPPED / "videos" / f"{vid}.mp4", folder / "videos")
     return folder
 

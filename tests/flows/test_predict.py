@@ -26,7 +26,7 @@ from penumbra.flows.demo_app import negatives_of
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
-from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features import clip
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.text import Texts
@@ -47,6 +47,7 @@ from penumbra.tasks.stage import build
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.tags import Tagging, Tags
 from tests.browser import browser, needs_chromium
+from tests.corner import cut_out
 from tests.grounding_data import model_of
 from tests.markup import published
 from tests.rows import negative
@@ -57,26 +58,19 @@ SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_la
 TINY_MMN = MMNConfig(
     hidden=8, ablation={"clips": 4, "segments": 8, "counts": (3,), "proposal": 8, "kernel": 3, "layers": 1, "joint": 8}
 )
-FILMS = {"train": 4, "test_trivial": 2}
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six of the sample's films with some of their queries; those to be judged are hostile."""
-    folder = tmp_path_factory.mktemp("few")
-    wanted: set[str] = set()
-    for name in FILMS:
-        videos = json.loads((SHIPPED / f"{name}.json").read_text())
-        some = dict(list(videos.items())[: FILMS[name]])
-        for video in some.values():
+    folder = cut_out(tmp_path_factory.mktemp("few"), train=4, test_trivial=2)
+    for file in folder.glob("*.json"):
+        videos = json.loads(file.read_text())
+        for video in videos.values():
             video["sentences"], video["timestamps"] = video["sentences"][:4], video["timestamps"][:4]
-            if name != "train":
+            if file.stem != "train":
                 video["sentences"] = [f"{HOSTILE} {text}" for text in video["sentences"]]
-        (folder / f"{name}.json").write_text(json.dumps(some))
-        wanted |= some.keys()
-    (folder / "videos").mkdir()
-    for vid in wanted:
-        shutil.copy(SHIPPED / "videos" / f"{vid}.mp4", folder / "videos")
+        file.write_text(json.dumps(videos))
     return folder
 
 
