@@ -1,6 +1,5 @@
 """`penumbra serve` on real processes: server, pool, worker, deployments, a run, the pages in a browser, Ctrl-C."""
 
-import json
 import os
 import pty
 import re
@@ -10,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +19,7 @@ import pytest
 from penumbra.artifacts.store import Store
 from penumbra.flows.server import process_environment
 from tests.cluster import free_port
+from tests.flows.test_server import Guarded
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -49,21 +47,8 @@ class Served:
     before: dict[str, bytes]
     exported: dict[str, str] = field(default_factory=dict)  # to other shells
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def credential(self) -> str:
-        return self.exported["PREFECT_API_AUTH_STRING"]
-
-    def api(self, path: str, body: dict[str, Any] | None = None, known: bool = True) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if known:
-            headers["Authorization"] = "Basic " + b64encode(self.credential.encode()).decode()
-        request = urllib.request.Request(f"{self.url}/api/{path}", json.dumps(body or {}).encode(), headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+    def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return Guarded(self.port, self.exported["PREFECT_API_AUTH_STRING"]).create(path, body or {})
 
     def shell(self, command: str) -> subprocess.CompletedProcess[str]:
         """What another shell of the same user's does, after the documented line."""
