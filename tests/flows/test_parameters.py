@@ -1,4 +1,4 @@
-"""Parameters from deployments, files and the command line, their help, and messages about wrong ones."""
+"""Parameters from deployments, files and the command line, their help, and messages about wrong and hostile ones."""
 
 import json
 import re
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.campaigns.parameters import BOMB
+from bench.campaigns.parameters import BOMB, escapes_shown, run_cases
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import DEPLOYMENTS
+from penumbra.artifacts.markdown import CONTROLS
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.full_pipeline import full_pipeline
@@ -26,7 +27,7 @@ from penumbra.flows.parameters import (
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.presets import FEW, preset_for, presets, with_preset
-from tests.terminal import printed, refusal
+from tests.terminal import printed, python, refusal
 
 pytestmark = pytest.mark.slow
 
@@ -265,3 +266,27 @@ def test_files_are_read_up_to_a_length_and_a_depth(tmp_path: Path) -> None:
         parameters_in(deep)
     with pytest.raises(ParameterError, match="more than 100,000 characters"):
         parameters_in(Path("/dev/zero"))
+
+
+def test_hostile_parameters_are_accepted_or_refused_with_one_line(store: Store) -> None:
+    outcomes = run_cases(0, 100)
+    assert outcomes.keys() <= {"accepted", "refused"}, outcomes
+
+
+def test_no_escape_sequence_reaches_a_terminal() -> None:
+    assert set(escapes_shown().values()) == {0}
+
+
+def test_prefects_own_log_lines_are_cleaned() -> None:
+    """Lines of a run that a worker of Prefect started, in whose process no command of ours runs."""
+    program = (
+        "import logging\nfrom penumbra.flows.import_negatives import import_negatives\n"
+        "from prefect.logging.configuration import setup_logging\nsetup_logging()\n"
+        "try:\n    import_negatives.fn(None)\nexcept Exception:\n    pass\n"
+        "try:\n    raise ValueError('\\x1b]0;x\\x07')\n"
+        "except ValueError:\n    logging.getLogger('penumbra').exception('model %s', '\\x9b31m')"
+    )
+    said = python(program, PREFECT_LOGGING_TO_API_ENABLED="false").stderr
+    assert "model \N{REPLACEMENT CHARACTER}31m" in said
+    assert "ValueError" in said
+    assert not CONTROLS.search(said)

@@ -1,7 +1,8 @@
-"""A stage that leaves nothing of what it was given fails; and how much time is left."""
+"""A stage that leaves nothing of what it was given fails; how much time is left; its bars in a terminal."""
 
 import logging
 from dataclasses import dataclass
+from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store, Work
+from penumbra.flows.console import SafeConsole, bars_on
 from penumbra.tasks import progress
 from penumbra.tasks import stage as stages
 from penumbra.tasks.stage import Stage, build, run
@@ -77,6 +79,20 @@ def test_without_bars_the_log_tells_how_much_is_done(
         for _ in range(4):
             tick(1000)
     assert caplog.messages == ["fills: 3,000 of 5,000 queries", "fills: 5,000 of 5,000 queries"]
+
+
+def test_a_terminal_shows_what_is_counted_by_stage_and_unit() -> None:
+    screen, bars = StringIO(), bars_on(SafeConsole(width=100, force_terminal=True, color_system=None))
+    bars.live.console.file = screen
+    with progress.bars_shown(bars), progress.progress_scope("tags\x1b[31m"):
+        tick = progress.counting("texts", 20)
+        for _ in range(20):
+            bars.refresh()
+            tick(1)
+        assert [task.completed for task in bars.tasks] == [20]
+    assert bars.tasks == [], "a stage's bars go with it"
+    assert "1/20 texts" in screen.getvalue()
+    assert "tags\N{REPLACEMENT CHARACTER}[31m" in screen.getvalue()
 
 
 def test_the_time_left_is_that_of_the_rows_that_are_left_of_a_parent_in_another_store(

@@ -4,25 +4,40 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from prefect import flow
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part, Work, rejection
 from penumbra.artifacts.markdown import CONTROLS
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
+from penumbra.flows import server
 from penumbra.flows.commands import main
 from penumbra.flows.console import INTERRUPTED, resumable, write_text
 from tests.rows import build, negative
-from tests.terminal import penumbra, printed, refusal
+from tests.terminal import penumbra, printed, python, refusal
 
 pytestmark = pytest.mark.slow
+
+HEAVY = {"torch", "prefect", "pandas", "pyarrow", "numpy", "transformers", "spacy", "sklearn", "mlflow", "httpx"}
+PROGRAM = f"""
+import sys
+from penumbra.flows.commands import main
+try:
+    main()
+finally:
+    sys.stderr.write(" ".join(sorted({HEAVY!r} & set(sys.modules))))
+"""
+doctor = import_module("penumbra.flows.commands.doctor")  # `commands.doctor` is the command
 
 
 @pytest.fixture
@@ -125,8 +140,6 @@ def test_the_name_of_an_input_file_is_no_markup(store: Store, name: str) -> None
 
 
 def test_a_server_that_does_not_answer_is_one_line_without_its_password(store: Store) -> None:
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
     with temporary_settings({PREFECT_API_URL: "http://me:geheim@127.0.0.1:9/api"}):
         message = refusal("run", "build-negatives", "scenes")
     assert message.startswith("no Prefect server answers at http://127.0.0.1:9/api (ConnectError)")
@@ -213,3 +226,42 @@ def test_a_dry_run_fails_where_the_run_would(store: Store, flow_name: str, messa
     done = penumbra("run", flow_name, "scenes", "--dry-run")
     assert done.exit_code == 1
     assert message in " ".join(done.stdout.replace("│", " ").split()), "also across lines"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"], ["artifacts", "ls"]])
+def test_a_quick_command_imports_nothing_heavy(tmp_path: Path, words: list[str]) -> None:
+    done = python(PROGRAM, *words, PENUMBRA_ARTIFACTS=str(tmp_path))
+    assert done.stderr == ""
+    assert done.stdout
+
+
+def test_here_all_that_the_default_way_needs_works() -> None:
+    shown = printed("doctor")
+    assert "✗" not in shown
+    for what in ("Python", "penumbra", "artifacts", "torch", "spaCy pipeline", "sentence encoder", "CLIP"):
+        assert f" {what} " in shown
+
+
+def test_each_fault_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PENUMBRA_RUNS", str(tmp_path / "file" / "runs"))
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", "s3://me:geheim@bucket/folder")
+    monkeypatch.setattr(doctor, "LITTLE_SPACE", 1 << 80)
+    monkeypatch.setattr("penumbra.tasks.text.embeddings.PACKAGED", {})
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    with socket.socket() as listener, temporary_settings({PREFECT_API_URL: "http://me:geheim@127.0.0.1:9/api"}):
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        monkeypatch.setattr(server, "PORT", listener.getsockname()[1])
+        found = {item: (mark, result, remedy) for mark, item, result, remedy in doctor.examine()}
+        port = found[f"port {server.PORT}"]
+    remedy = "name another folder with PENUMBRA_RUNS"
+    assert found["training runs"] == (doctor.BROKEN, f"{tmp_path}/file/runs can't be written to", remedy)
+    assert found["artifacts"] == (doctor.WORKS, "s3://bucket/folder (not asked)", "")
+    assert found["data sets"][::2] == (doctor.LACKS, "free some space, or name another folder with PENUMBRA_DATA")
+    assert found["sentence encoder"][0] == doctor.BROKEN
+    assert "pip install 'penumbra[offline]'" in found["sentence encoder"][2]
+    assert port[0] == doctor.LACKS
+    answer = "no Prefect server answers at http://127.0.0.1:9/api (ConnectError)"
+    remedy = "start it, or unset PREFECT_API_URL to run without one"
+    assert found["PREFECT_API_URL"] == (doctor.BROKEN, answer, remedy)
