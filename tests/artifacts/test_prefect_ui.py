@@ -1,7 +1,6 @@
 """Rows and pages for the Prefect UI: flat cells and escaped markdown."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -12,31 +11,18 @@ from penumbra.artifacts.prefect_ui import first_rows, publish_stage, stage_page
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
+from tests.rows import build
 
 BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
 
 
-def mask_row(index: int) -> dict[str, Any]:
-    slots = [{"token": 1, "primitive": "verb", "tag": "VBZ", "word": "öffnet"}]
-    query = "long " * 80 if index == 1 else "a | b"
-    return {"qid": f"q{index}", "level": 1, "ratio": 0.123456789, "masked_query": query, "slots": slots}
-
-
-def masks(store: Store, rows: int = 3, parts: int = 4) -> tuple[Artifact, Manifest]:
-    """A masks artifact, its second part empty, with refusals, notes and a parent."""
-    parent = Artifact(root=store.root, dataset="scenes", stage="tags", key="f" * 16)
-    work = Work("scenes", "masks", 1, {"ratios": [0.25, 0.5]}, (parent,), {"train.json": "ab" * 32})
-    made = [
-        Part(
-            table_of("masks", [mask_row(index * rows + i) for i in range(0 if index == 1 else rows)]),
-            rows + 1,
-            rows,
-            [rejection("r", "masks", "a bar | in it")],
-            Counter({"changed": 2}),
-        )
-        for index in range(parts)
-    ]
-    artifact = store.build(work, [lambda part=part: part for part in made])  # type: ignore[misc]
+def masks(store: Store, rows: int) -> tuple[Artifact, Manifest]:
+    """A masks artifact with refusals, parameters and a parent."""
+    row = {"level": 1, "ratio": 0.25, "masked_query": "a | b", "slots": []}
+    tags = build(store, "tags", [])
+    refused = [("r", "a bar | in it", ""), ("s", "a bar | in it", "")]
+    every = [{"qid": f"q{index}", **row} for index in range(rows)]
+    artifact = build(store, "masks", every, (tags,), refused, {"ratios": [0.25, 0.5]})
     return artifact, store.manifest(artifact)
 
 
@@ -55,12 +41,10 @@ def test_the_rows_and_the_page_of_a_stage_are_published(store: Store, monkeypatc
     published: dict[str, str] = {}
     for name in ("create_table_artifact", "create_markdown_artifact"):
         monkeypatch.setattr(prefect_ui, name, lambda _, key, description: published.update({key: description}))
-    artifact, manifest = masks(store, rows=30)
+    artifact, manifest = masks(store, rows=90)
     publish_stage(store, artifact, manifest)
-    assert published == {
-        "rows-scenes-masks": f"First 50 of 90 rows. All: `{artifact.path}`",
-        "stage-scenes-masks": "masks: 124 in, 120 out",
-    }
+    shown = f"First 50 of 90 rows. All: `{artifact.path}`"
+    assert published == {"rows-mine-masks": shown, "stage-mine-masks": "masks: 92 in, 90 out"}
 
 
 def test_the_page_of_a_stage_escapes_reasons_names_and_parameters(store: Store) -> None:
@@ -69,25 +53,24 @@ def test_the_page_of_a_stage_escapes_reasons_names_and_parameters(store: Store) 
     artifact = store.build(work, [lambda: part])
     page = stage_page(artifact, store.manifest(artifact))
     assert kinds(page).keys() <= HARMLESS
+    assert f"SHA-256 `{'ab' * 32}`" in page
     assert columns(page) == {(2,)}
     assert page.count("alert(1)") == 4
 
 
 def test_the_page_of_a_stage_shows_counts_reasons_and_parents(store: Store) -> None:
-    artifact, manifest = masks(store)
+    artifact, manifest = masks(store, rows=9)
     page = stage_page(artifact, manifest)
-    assert page.startswith("# scenes: masks\n")
+    assert page.startswith("# mine: masks\n")
     assert not [line for line in page.splitlines() if line.startswith((" ", "\t"))], "indented text is shown as code"
     for told in (
-        "| query: in | 16 |",
-        "| query: out | 12 |",
-        "| query: rejected | 4 |",
+        "| query: in | 11 |",
+        "| query: out | 9 |",
+        "| query: rejected | 2 |",
         "| rows | 9 |",
-        "| a bar \\| in it | 4 |",
-        "| changed | 8 |",
+        "| a bar \\| in it | 2 |",
         "| ratios | `[0.25, 0.5]` |",
-        "| `scenes/tags` | `ffffffffffffffff` |",
-        f"| train.json | SHA-256 `{'ab' * 32}` |",
+        f"| `mine/tags` | `{manifest.parents[0].key}` |",
         f"`{artifact.path}`",
     ):
         assert told in page

@@ -1,6 +1,5 @@
 """The store: keys from content, parts that are whole or absent, no repeated work, detection of damage."""
 
-import inspect
 import os
 import signal
 import subprocess
@@ -23,6 +22,7 @@ import pytest
 from pydantic import ValidationError
 
 from penumbra.artifacts import files as digests
+from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part, Work, WrittenPart, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
@@ -130,15 +130,11 @@ def test_other_readers_open_the_folder_as_one_table(store: Store) -> None:
     assert pandas.read_parquet(artifact.path).to_dict("records") == rows
 
 
-CHILD = f"""
+CHILD = """
 import sys, time
-from collections import Counter
 from functools import partial
-from penumbra.artifacts.manifest import Artifact, Part, Work, WrittenPart, rejection
-from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-
-{inspect.getsource(part)}
+from tests.artifacts.test_store import PARTS, WORK, part
 
 def make(index):
     if index == int(sys.argv[2]):
@@ -146,17 +142,14 @@ def make(index):
         time.sleep(60)
     return part(index)
 
-root = sys.argv[1]
-parent = Artifact(root="/r", dataset="d", stage="tags", key="0" * 16)
-work = Work("scenes", "dictionary", 1, {WORK.parameters!r}, (parent,), {WORK.inputs!r})
-Store(root).build(work, [partial(make, index) for index in range({PARTS})])
+Store(sys.argv[1]).build(WORK, [partial(make, index) for index in range(PARTS)])
 """
 
 
 def child(root: str, stops_at: int = -1) -> subprocess.Popen[str]:
     """Another process that builds the same work, and waits to be killed in part `stops_at`."""
     command = [sys.executable, "-c", CHILD, root, str(stops_at)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
 
 
 def test_two_processes_at_once_make_one_whole_artifact(store: Store, undisturbed: dict[str, bytes]) -> None:

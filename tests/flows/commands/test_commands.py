@@ -48,13 +48,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_path_prints_the_folder_and_nothing_else(root: Path) -> None:
-    command = [sys.executable, "-m", "penumbra", "artifacts", "path", "mine/rejected"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert (Path(done.stdout.removesuffix("\n")) / "_manifest.json").is_file()
-
-
 def test_rows_are_shown_and_a_data_set_is_removed(root: Path) -> None:
     assert re.search(r"│ q +│ tags +│ no ", printed("artifacts", "show", "mine/rejected"))
     line = {"qid": "q", "stage": "tags", "reason": "no", "value": ""}

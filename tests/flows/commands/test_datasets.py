@@ -240,12 +240,6 @@ def test_a_dry_run_says_what_extraction_lacks_and_fails(tmp_path: Path) -> None:
         printed("run", flow, "mine", "--dry-run", *tiny, "--param", f"videos.folder={tmp_path}")
 
 
-def test_advice_names_the_users_own_data_set(tmp_path: Path) -> None:
-    assert "penumbra run full-pipeline scenes" in run("runs", "ls").output
-    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
-    assert "penumbra run full-pipeline mine" in run("runs", "ls").output
-
-
 def test_only_usable_training_queries_are_counted(tmp_path: Path) -> None:
     rows = [*ROWS, {**ROWS[0], "text": "", "clip": "v9"}]
     assert run("init", "mine", "--from", table(tmp_path, rows)).exit_code == 0
