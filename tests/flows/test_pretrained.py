@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import threading
 import urllib.request
 import zipfile
@@ -30,6 +27,7 @@ from penumbra.tasks.grounding.prediction import Grounder, pretrained
 from penumbra.tasks.grounding.prediction.pretrained import Published
 from penumbra.tasks.grounding.runs import RunError
 from tests.films import film
+from tests.terminal import python
 
 pytestmark = pytest.mark.slow
 
@@ -249,11 +247,9 @@ def test_predict_takes_checkpoint_and_clip_from_the_hub(here: Path) -> None:
     save_file(official_weights(), here / "model.safetensors")
     files = {f"/openai/clip-vit-base-patch32/{path.name}": path.read_bytes() for path in FOLDER.iterdir()}
     files["/someone/grounder/model.safetensors"] = (here / "model.safetensors").read_bytes()
-    command = [sys.executable, "-m", "penumbra", "predict", "video.mp4", *SENTENCES, "--model", "someone/grounder"]
+    words = ("predict", "video.mp4", *SENTENCES, "--model", "someone/grounder")
     with served(files) as (address, _):
         hub = {"HF_ENDPOINT": address, "HF_HOME": str(here / "hub"), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
-        environment = {**os.environ, **hub, "PYTHONPATH": str(PROJECT)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+        done = python("from penumbra.flows.commands import main\nmain()", *words, **hub, PYTHONPATH=str(PROJECT))
     assert all(sentence in done.stdout for sentence in SENTENCES)
     assert "someone/grounder: from the hub" in done.stderr

@@ -4,7 +4,7 @@ A fault is `{"when": {...}, "do": KIND, ...}`; the first one that applies is use
 The numbers count the requests that `contains` selects, from 1, since the script was set.
 
     contains: "garage"      the body contains this
-    request: [3, 5]         the third and the fifth
+    request: 3              the third
     every: 7                the 7th, 14th, ...
     after: 20               all but the first 20
 
@@ -57,10 +57,9 @@ class Fault:
         if when.get("contains", "") not in body:
             return False
         self.seen += 1
-        wanted = when.get("request", [self.seen])
         return (
             self.left > 0
-            and self.seen in (wanted if isinstance(wanted, list) else [wanted])
+            and self.seen == when.get("request", self.seen)
             and self.seen % when.get("every", 1) == 0
             and self.seen > when.get("after", 0)
         )

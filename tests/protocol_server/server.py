@@ -1,7 +1,6 @@
 """The server: it routes requests, applies faults and limits, and logs every request."""
 
 import asyncio
-import hashlib
 import json
 import socket
 import struct
@@ -21,14 +20,6 @@ Line = dict[str, Any]
 
 
 @dataclass
-class Settings:
-    """Settings of a stand-in; None means no limit or no check."""
-
-    latency: float = 0.0  # seconds before a model's answer
-    keys: list[str] | None = None  # accepted API keys
-
-
-@dataclass
 class Reply:
     """A reply, its delay in seconds, and how the connection ends: whole or one of `WIRE`."""
 
@@ -42,10 +33,10 @@ class Reply:
 class ProtocolServer:
     """A server in a thread, for the duration of a `with`; `log` has a line for each request that has ended."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.settings, self.url, self.in_flight = Settings(**settings), "", 0
-        self.faults, self.log = list[Fault](), list[Line]()
+    def __init__(self) -> None:
+        self.url, self.in_flight, self.log = "", 0, list[Line]()
         self.loop = asyncio.new_event_loop()
+        self.reset()
 
     def __enter__(self) -> Self:
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -77,16 +68,13 @@ class ProtocolServer:
         """Replace the faults, with all counters at zero."""
         self.faults = [Fault(entry) for entry in faults]
 
-    def change(self, **settings: Any) -> None:
-        """Change settings."""
-        for name, value in settings.items():
-            if not hasattr(self.settings, name):
-                raise ValueError(f"no such setting: {name}")
-            setattr(self.settings, name, value)
+    def change(self, latency: float = 0.0, keys: list[str] | None = None) -> None:
+        """Set the seconds before a model's answer, and the accepted API keys; None accepts all."""
+        self.latency, self.keys = latency, keys
 
     def reset(self) -> None:
         """Return to the default settings without faults and requests."""
-        self.change(**vars(Settings()))
+        self.change()
         self.script()
         self.log.clear()
 
@@ -106,8 +94,7 @@ class ProtocolServer:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             self.in_flight += 1
-            line: Line = {"time": time.time(), "fault": None}
-            line |= {"outcome": "client closed", "status": None}
+            line: Line = {"time": time.time(), "fault": None, "outcome": "client closed", "status": None}
             try:
                 reply, more = await self._ask(request, service_of(request))
                 line |= more
@@ -127,11 +114,10 @@ class ProtocolServer:
         payload = json.loads(body)
         offered, text = service.offered(payload), service.text(payload)
         fault = choose(self.faults, body)
-        line: Line = {"key": key, "payload": hashlib.sha256(body.encode()).hexdigest(), "offered": offered}
-        line |= {"text": text, "prompt": hashlib.sha256(text.encode()).hexdigest()}
+        line: Line = {"key": key, "payload": body, "offered": offered, "text": text}
         if fault and fault.kind in ("status", "quota"):
             return _refused(fault, service), line | {"fault": fault.kind}
-        if self.settings.keys is not None and key not in self.settings.keys:
+        if self.keys is not None and key not in self.keys:
             return _json(*service.bad_key()), line
         if problem := service.problem(payload):
             return _json(400, service.error(400, problem)), line
@@ -139,7 +125,7 @@ class ProtocolServer:
         answer = spoil(fault, content) if fault else Answer(content)
         answered, charged = service.completion(payload, answer)
         reply = _json(200, answered)
-        reply.delay = self.settings.latency
+        reply.delay = self.latency
         if fault:
             _spoil_reply(fault, reply)
         return reply, line | {"charged": charged, "fault": fault.kind if fault else None}

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL
@@ -74,20 +73,9 @@ class Toy(Stage):
         index = int(piece.rpartition(" ")[2])
         if index == self.toys.breaks:
             raise ValueError(f"{piece} is broken")
-        if index == 3 and Path(os.environ["TOYS"], "hungry").exists():
-            eat()
         row = {"qid": piece, "stage": "toy", "reason": self.shared, "value": str(self.toys.number)}
         refused = [rejection(piece, "toy", f"reason {index % 2}", "")]
         return Part(table_of("rejected", [row]), 2, 1, refused, Counter({"noted": 1}), measured={"seconds": 0.5})
-
-
-def eat() -> None:
-    """Ask for more memory than this process may have."""
-    import resource
-
-    most = psutil.Process().memory_info().vms + (1 << 29)
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    bytearray(1 << 30)
 
 
 def note(what: str, value: str) -> None:
