@@ -93,11 +93,6 @@ def test_the_verdict_of_the_quality_report_is_at_the_top(store: Store, negatives
     assert "Negatives: levels 1 and 2: near random; level 3: less natural than the queries</p>" in page
 
 
-def test_without_negatives_the_error_names_the_command(store: Store, annotations: Artifact) -> None:
-    with pytest.raises(ArtifactError, match=r"no mine/negatives below .*penumbra run build-negatives mine makes it"):
-        shown(store)
-
-
 def test_predictions_of_two_runs_have_the_scores_of_the_evaluation(store: Store, annotations: Artifact) -> None:
     many = [(float(n), n + 2.0, 0.9 - n / 10) for n in range(7)]
     first = run_of(store, annotations, [prediction("c1", [(4.0, 9.0, 0.9)], [0.5, -1, 2.0]), prediction("a1", many)])
@@ -128,12 +123,6 @@ def test_a_run_has_the_existence_of_a_query_and_of_false_sentences(store: Store,
     assert decoded(run["asked"]["kind"]) == ["another video", "level 1 by corpus"]
     assert decoded(run["asked"]["text"]) == ["a dog sleeps.", "<b>a person"]
     assert (run["asked"]["existence"], run["asked"]["threshold"]) == ([125, 500], 400)
-
-
-def test_a_run_without_predictions_is_an_error(store: Store, annotations: Artifact) -> None:
-    metrics = build(store, "metrics", [], (annotations,), parameters={"settings": {"training": {"seed": 0}}})
-    with pytest.raises(Exception, match="has no predictions: penumbra run evaluate-grounding mine"):
-        shown(store, metrics.key)
 
 
 def test_only_videos_of_the_folder_are_linked(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

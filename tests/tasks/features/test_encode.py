@@ -65,18 +65,6 @@ def test_preprocessing_equals_that_of_clip(encoder: Encoder, size: tuple[int, in
     torch.testing.assert_close(ours.cpu(), theirs, atol=1e-5, rtol=0)
 
 
-def test_a_clip_has_as_many_frames_as_the_encoder_sees(encoder: Encoder) -> None:
-    """The shipped encoder sees three frames in order; the last clip is padded with the last frame."""
-    assert encoder.frames == 3
-    first, second, third, fourth = (picture(64, 80, seed) for seed in range(4))
-    several = encode(encoder, [first, second, third, fourth], 8)
-    reversed_clip = encode(encoder, [third, second, first], 8)
-    assert [len(several), len(reversed_clip)] == [2, 1]
-    assert not np.allclose(several[0], reversed_clip[0], atol=1e-2)
-    padded = encode(encoder, [first, second, third, fourth, fourth, fourth], 8)
-    np.testing.assert_allclose(padded, several, atol=4e-3)
-
-
 def test_features_do_not_depend_on_the_other_frames_of_the_batch(encoder: Encoder) -> None:
     pictures = [picture(64, 80, seed) for seed in range(15)]
     whole = encode(encoder, pictures, 8)

@@ -11,14 +11,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.features.text import (
-    ClipTexts,
-    TextFeatures,
-    Texts,
-    chosen_negatives,
-    judging_texts,
-    load_text_encoder,
-)
+from penumbra.tasks.features.text import TextFeatures, Texts, chosen_negatives, judging_texts, load_text_encoder
 from penumbra.tasks.stage import build as build_stage
 from penumbra.tasks.stage import without_prefect
 from penumbra.tasks.text.embeddings import Encoding, encode
@@ -30,18 +23,6 @@ TINY = Clip(encoder="tiny-clip")
 def negatives(store: Store, texts: list[str], number: int = 1) -> Artifact:
     rows = [negative(str(i), 1, text) for i, text in enumerate(texts)]
     return build(store, "negatives", rows, parameters={"number": number})
-
-
-def test_states_do_not_depend_on_the_other_texts() -> None:
-    """Start and end token are kept, and padding is not."""
-    encoder = load(TINY)
-    texts = [*(f"a person opens the {noun}." for noun in ("door", "box", "bag", "fridge", "big window")), "x"]
-    together = ClipTexts(encoder).encode(texts, 4)
-    assert [len(states) for states in together[0]] == [len(encoder.tokenizer(text)["input_ids"]) for text in texts]
-    for index, text in enumerate(texts):
-        [tokens], pooled, _ = ClipTexts(encoder).encode([text], 4)
-        assert np.abs(tokens - together[0][index]).max() < 4e-3
-        assert np.abs(pooled[0] - together[1][index]).max() < 4e-3
 
 
 def test_long_and_strange_texts() -> None:

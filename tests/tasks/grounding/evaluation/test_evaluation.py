@@ -8,7 +8,7 @@ import pytest
 
 from bench.official import main, read_lines, report
 from penumbra.tasks.grounding.configs import Ranking
-from penumbra.tasks.grounding.evaluation.compare import over_seeds, paired_bootstrap, too_few
+from penumbra.tasks.grounding.evaluation.compare import paired_bootstrap, too_few
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import (
     EvaluationError,
@@ -105,12 +105,6 @@ def test_the_order_of_saliency() -> None:
     assert found["ordering positive > level 1"] == pytest.approx(200 / 3)
     assert found["ordering level 3 > random"] == 75
     assert ordering_metrics(np.full((2, 5), nan)) == {}
-
-
-def test_seeds_have_a_mean_and_an_interval() -> None:
-    mean, half = over_seeds([10.0, 12.0, 14.0])
-    assert (mean, half) == (12.0, pytest.approx(4.303 * 2 / 3**0.5, rel=1e-3))
-    assert over_seeds([1.0]) == (1.0, float("inf"))
 
 
 def test_a_submission_is_evaluated_and_bad_lines_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
