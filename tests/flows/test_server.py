@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from prefect.blocks.system import Secret
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -96,15 +96,6 @@ class Guarded:
     def authorization(self, credential: str | None = None) -> str:
         return "Basic " + base64.b64encode((credential or self.credential).encode()).decode()
 
-    def create(self, path: str, body: dict[str, Any]) -> Any:
-        for _ in range(60):
-            status, _, text = self.ask("POST", path, body, Authorization=self.authorization())
-            if status != 503:  # the database is busy, as it is after the start: Prefect's own client asks again, too
-                break
-            time.sleep(1)
-        assert status < 300, text
-        return json.loads(text)
-
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
@@ -114,11 +105,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     process = start_server(listener, credential, {**os.environ, "PREFECT_HOME": str(home)})
     try:
         wait_for(server.port)
-        kind = server.create("block_types/", {"name": "Mine", "slug": "mine"})
-        schema = {"block_type_id": kind["id"], "fields": {"secret_fields": ["value"]}}
-        schema = server.create("block_schemas/", schema)
-        block = {"name": "key", "data": {"value": SECRET}, "block_schema_id": schema["id"], "block_type_id": kind["id"]}
-        server.create("block_documents/", block)
+        with temporary_settings({PREFECT_API_URL: f"{server.url}/api", PREFECT_API_AUTH_STRING: credential}):
+            Secret(value=SECRET).save("key")
+        assert SECRET in server.ask("POST", *SECRETS, Authorization=server.authorization())[2]
         yield server
     finally:
         stop(process)
