@@ -3,6 +3,7 @@
 from collections import Counter
 
 from markdown_it import MarkdownIt
+from markdown_it.tree import SyntaxTreeNode
 
 HOSTILE = "<script>alert(1)</script> it's | ![x](http://a) `y` *z* a_b_ R1@0.5 www.a.bc &lt; \\\x00\ud800"
 HARMLESS = {"text", "code_inline", "strong_open", "strong_close"}
@@ -30,16 +31,6 @@ def published(*keys: str) -> dict[str, str]:
 
 def columns(page: str) -> set[tuple[int, ...]]:
     """Return the numbers of columns of each table; a table whose lines differ has several."""
-    parser = MarkdownIt("commonmark").enable("table")
-    lines: list[int] = []
-    tables: set[tuple[int, ...]] = set()
-    for token in parser.parse(page):
-        if token.type == "table_open":
-            lines = []
-        elif token.type == "tr_open":
-            lines.append(0)
-        elif token.type in ("td_open", "th_open"):
-            lines[-1] += 1
-        elif token.type == "table_close":
-            tables.add(tuple(sorted(set(lines))))
-    return tables
+    tree = SyntaxTreeNode(MarkdownIt("commonmark").enable("table").parse(page))
+    tables = [node for node in tree.walk() if node.type == "table"]
+    return {tuple(sorted({len(row.children) for row in it.walk() if row.type == "tr"})) for it in tables}

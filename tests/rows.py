@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
@@ -54,17 +56,18 @@ def prediction(qid: str, windows: Sequence[tuple[float, float, float]], saliency
 def build(
     store: Store,
     stage: str,
-    rows: Sequence[Row],
+    rows: Sequence[Row] | pa.Table,
     parents: Sequence[Artifact] = (),
     rejected: Sequence[tuple[str, str, str]] = (),
     parameters: Mapping[str, Any] | None = None,
+    dataset: str = DATASET,
 ) -> Artifact:
     """Store rows as an artifact of two parts; `rejected` are ids, reasons and values."""
-    half = len(rows) // 2
+    table = rows if isinstance(rows, pa.Table) else table_of(stage, rows)
     bad = [rejection(qid, stage, reason, value) for qid, reason, value in rejected]
-    first, second = table_of(stage, rows[:half]), table_of(stage, rows[half:])
+    first, second = table[: len(table) // 2], table[len(table) // 2 :]
     parts = [Part(first, len(first), len(first)), Part(second, len(second) + len(bad), len(second), bad)]
-    work = Work(DATASET, stage, 1, parents=tuple(parents), parameters=dict(parameters or {}))
+    work = Work(dataset, stage, 1, parents=tuple(parents), parameters=dict(parameters or {}))
     return store.build(work, [lambda part=part: part for part in parts])  # type: ignore[misc]
 
 

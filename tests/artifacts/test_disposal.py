@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penumbra.artifacts.catalogue import to_remove
-from penumbra.artifacts.manifest import Artifact, Part, Work
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.runs import run_folder
+from tests.rows import build
 from tests.terminal import penumbra, printed
 
 USING = """
@@ -24,9 +24,7 @@ with Store(sys.argv[1]).use("mine"):
 
 
 def put(store: Store, stage: str, *parents: Artifact, number: int = 0, days: float = 0.0) -> Artifact:
-    artifact = store.build(
-        Work("mine", stage, 1, {"number": number}, parents), [lambda: Part(table_of(stage, []), 0, 0)]
-    )
+    artifact = build(store, stage, [], parents, parameters={"number": number})
     manifest = store.manifest(artifact)
     ended = datetime.now(UTC) - timedelta(days=days)
     path = Path(artifact.path) / "_manifest.json"

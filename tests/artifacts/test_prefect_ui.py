@@ -28,7 +28,7 @@ def masks(store: Store, rows: int) -> tuple[Artifact, Manifest]:
 
 def test_cells_are_escaped_unless_they_are_markdown(store: Store) -> None:
     row = {"run": BAD, "split": "test", "subset": "all", "metric": "R1@0.3", "value": 50.0}
-    artifact = store.build(Work("scenes", "evaluation", 1), [lambda: Part(table_of("evaluation", [row]), 1, 1)])
+    artifact = build(store, "evaluation", [row])
     [shown] = first_rows(store, artifact)
     assert kinds(shown["run"]).keys() <= {"text"}
     assert shown["metric"] == r"R1\@0.3", "the UI would make it a mail link"

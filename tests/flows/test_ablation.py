@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
+from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
 from penumbra.flows.ablation import ablation
 from penumbra.flows.local_run import run_flow
@@ -26,7 +26,7 @@ from penumbra.tasks.grounding.training.stage import settings_for_clips
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.providers.settings import Filling
 from tests.grounding_data import model_of
-from tests.rows import first_videos
+from tests.rows import build, first_videos
 
 pytestmark = pytest.mark.long
 
@@ -57,8 +57,8 @@ def world(dataset: Dataset, module_store: Store, prefect_server: None) -> Iterat
             values = generator.normal(size=(max(1, int(duration / CLIP)), CHANNELS)).astype(np.float16)
             found.append((vid, duration, values))
         table = features_table("random", CLIP, found, CHANNELS)
-        work = Work(dataset="little", stage="video_features", version=1, parameters={"encoder": "random"})
-        yield module_store, module_store.build(work, [lambda: Part(table, len(table), len(table))])
+        parameters = {"encoder": "random"}
+        yield module_store, build(module_store, "video_features", table, parameters=parameters, dataset="little")
 
 
 def grid_of(dataset: Dataset, *rows: str) -> Artifact:
@@ -123,9 +123,8 @@ def test_trainings_are_reused_after_a_kill(dataset: Dataset, world: tuple[Store,
     before = {manifest.key: manifest.ended for manifest in trainings(store, made).values()}
     lost = store.manifest(made).parents[1]
     shutil.rmtree(lost.path)
-    newer = Work(dataset="little", stage="negatives", version=1, parameters={"of": "somebody else"})
     negatives = store.table(store.newest("little", "negatives"))
-    store.build(newer, [lambda: Part(negatives, len(negatives), len(negatives))])
+    build(store, "negatives", negatives, parameters={"of": "somebody else"}, dataset="little")
     again = grid_of(dataset, "base", "random")
     assert store.manifest(again).parents == store.manifest(made).parents
     assert {manifest.key: manifest.ended for manifest in trainings(store, again).values()} == before
@@ -146,8 +145,7 @@ def test_a_failed_training_affects_its_seed(dataset: Dataset, world: tuple[Store
 
 def test_a_preset_cuts_videos_after_seconds_for_any_clip_length(world: tuple[Store, Artifact]) -> None:
     store, videos = world
-    work = Work(dataset="little", stage="video_features", version=1, parameters={"clip_length": 0.5})
-    halves = store.build(work, [lambda: Part(store.table(videos), 1, 1)])
+    halves = build(store, "video_features", store.table(videos), parameters={"clip_length": 0.5}, dataset="little")
     preset = "charades-sta-bm_detr"
     for features, own, cut in ((halves, None, 150), (videos, None, 75), (halves, 60, 60)):
         settings = with_preset(preset, {"inputs": Inputs(longest_video=own) if own else None})

@@ -15,8 +15,7 @@ import pytest
 from prefect import flow
 
 from penumbra.artifacts.locations import runs_folder
-from penumbra.artifacts.manifest import Artifact, Part, Work
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.local_run import run_flow
@@ -39,7 +38,7 @@ from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import load_examples, name_of, newest_runs
 from tests.cluster import free_port
 from tests.grounding_data import model_of
-from tests.rows import first_videos, negative
+from tests.rows import build, first_videos, negative
 from tests.terminal import penumbra
 
 CHANNELS, CLIP = 16, 2.0
@@ -79,10 +78,9 @@ def video_table(videos: dict[str, np.ndarray], encoder: str) -> pa.Table:
     return features_table(encoder, CLIP, rows, rows[0][2].shape[1])
 
 
-def put(stage: str, table: pa.Table, name: str = "") -> Artifact:
+def put(stage: str, table: pa.Table | list[dict[str, Any]], name: str = "") -> Artifact:
     """Write a table as an artifact of the data set."""
-    work = Work(dataset="tiny", stage=stage, version=1, parameters={"encoder": name or "mean-of-words"})
-    return Store().build(work, [lambda: Part(table, len(table), len(table))])
+    return build(Store(), stage, table, parameters={"encoder": name or "mean-of-words"}, dataset="tiny")
 
 
 def dataset(folder: Path) -> Dataset:
@@ -127,8 +125,8 @@ def world(folder: Path, rows: list[dict[str, Any]], module_store: Store, prefect
         for level in (1, 2, 3) if number else (1,):
             text = " ".join(words[:-level] + [f"other{n}" for n in range(level)]) + "."
             negatives.append(negative(row["qid"], level, text, row["query"]))
-    put("negatives", table_of("negatives", negatives))
-    put("in_video_negatives", table_of("in_video_negatives", in_video_pairs(train)))
+    put("negatives", negatives)
+    put("in_video_negatives", in_video_pairs(train))
     texts = sorted({row["query"] for row in rows} | {row["negative"] for row in negatives})
     put("text_features", text_table(texts, "words"))
     videos = of_videos(rows)
@@ -232,8 +230,7 @@ def test_a_run_is_asked_false_sentences(world: Path, evaluated: Artifact, rows: 
         assert 0 <= values[split, "all", WITH_REJECTION] <= values[split, "all", "rejection accuracy"] <= 100
     text = Store().table(Store().newest("tiny", "negatives"))["negative"][0].as_py()
     false = [negative(row["qid"], 1, text, row["query"]) for row in rows if row["split"] == "test"]
-    work = Work("tiny", "judging_negatives", 1, {}, (Store().newest("tiny", "annotations"),))
-    Store().build(work, [lambda: Part(table_of("judging_negatives", false), len(false), len(false))])
+    build(Store(), "judging_negatives", false, (Store().newest("tiny", "annotations"),), dataset="tiny")
     again = evaluate_grounding(dataset(world))
     levels = {metric: value for (_, subset, metric), value in figures_of(again).items() if "level 1" in subset}
     assert levels["sentences"] == len(false)
@@ -317,7 +314,7 @@ def test_negatives_newer_than_the_features_are_refused(
     newest = Store().newest("tiny", "negatives")
     rows = [{**row, "words": []} for row in Store().rows(newest)]
     changed = [{**row, "negative": f"{row['negative']} anew"} if at >= known else row for at, row in enumerate(rows)]
-    newer = put("negatives", table_of("negatives", changed), f"newer {known}")
+    newer = put("negatives", changed, f"newer {known}")
     try:
         settings = Settings(model=QDDETRConfig(losses=LossConfig(shine=True)))
         annotations = next(p for p in Store().manifest(trained).parents if p.stage == "annotations")

@@ -32,7 +32,7 @@ from penumbra.tasks.negatives.report import Rejected
 from penumbra.tasks.negatives.selection import ChosenNegatives
 from penumbra.tasks.stage import Stage, run
 from penumbra.tasks.text.embeddings import Embeddings
-from tests.hosted import PRICE, SLOT, asked_lines, lines_of, quick, running  # noqa: F401 (running is a fixture)
+from tests.hosted import SETTINGS, asked_lines, quick, running  # noqa: F401 (running is a fixture)
 from tests.markup import published
 from tests.protocol_server import ProtocolServer
 from tests.rows import first_videos
@@ -101,12 +101,8 @@ class Corner:
         self.patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "cut short")
 
     def filling(self, *providers: str, **settings: Any) -> Filling:
-        openai = {"model": "gpt-4o-mini", "base_url": self.server.openai_url, "price": PRICE}
-        gemini = {"model": "gemini-2.5-flash", "base_url": self.server.url, "price": PRICE}
-        openai |= settings.pop("openai", {})
-        gemini |= settings.pop("gemini", {})
-        defaults = {"candidates": 1, "queries_a_request": 4}
-        return Filling(providers=list(providers), openai=openai, gemini=gemini, **(defaults | settings))  # type: ignore[arg-type]
+        hosted = {name: make(self.server, **settings.pop(name, {})) for name, make in SETTINGS.items()}
+        return Filling(**{"providers": providers, "candidates": 1, "queries_a_request": 4, **hosted, **settings})
 
     def run(self, *providers: str, **settings: Any) -> Artifact:
         dataset = Dataset(name="corner", folder=str(self.folder))

@@ -32,6 +32,7 @@ SMALL |= {"queries": 3, "alignment": 4, "clips": 4, "segments": 8, "pool": 2, "c
 SMALL |= {"kernel": 3, "layers": 1, "joint": 8, "clip_encoder": "tiny-clip"}
 QUICK = Training(epochs=1, batch_size=8, validation=0.3, start_from="")
 LOCAL = {"corpus", "random"}
+NEGATIVES = NegativesParameters(filling=Filling(candidates=2), judging=QualityConfig(judge=False))
 Made = set[tuple[str, str]]
 
 
@@ -56,11 +57,6 @@ def corner(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 def features(corner: Dataset) -> FeaturesParameters:
     videos = Videos(folder=f"{corner.folder}/videos", clip_length=1.0)
     return FeaturesParameters(clip=Clip(encoder="tiny-clip"), videos=videos)
-
-
-@pytest.fixture(scope="module")
-def negatives() -> NegativesParameters:
-    return NegativesParameters(filling=Filling(candidates=2), judging=QualityConfig(judge=False))
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +97,11 @@ def check(store: Store, run: Any) -> Made:
 
 @pytest.mark.parametrize("preset", sorted(presets()))
 def test_a_preset_is_planned_as_it_is_made(
-    preset: str, corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store
+    preset: str, corner: Dataset, features: FeaturesParameters, kept: Store
 ) -> None:
     model = layered(preset).model
     chosen = MODELS[model.name].model_validate(model_of(name=model.name, **sizes_of(model)))
-    keys = dict(check(kept, lambda: full_pipeline.fn(corner, negatives, features, preset, chosen, QUICK)))
+    keys = dict(check(kept, lambda: full_pipeline.fn(corner, NEGATIVES, features, preset, chosen, QUICK)))
     assert {"metrics", "predictions", "evaluation"} <= keys.keys()
     made = {stage: kept.manifest(kept.with_key("corner", stage, key)) for stage, key in keys.items()}
     parents = {parent.stage for parent in made["metrics"].parents}
@@ -125,9 +121,9 @@ def rows() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "label"), rows(), ids=lambda value: value)
 def test_a_row_of_a_grid_is_planned_as_it_is_made(
-    name: str, label: str, corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store
+    name: str, label: str, corner: Dataset, features: FeaturesParameters, kept: Store
 ) -> None:
-    changes = {**dict(negatives), **dict(features), "training": QUICK}
+    changes = {**dict(NEGATIVES), **dict(features), "training": QUICK}
     grid, [row] = plan(name, (label,), "corner", "scenes-qd_detr", changes)
     settings = Settings(model=small(row.settings.model), training=QUICK)
     shrunk = replace(row, settings=settings)
@@ -147,16 +143,12 @@ def tree(root: Path) -> dict[str, str]:
 
 
 def test_a_plan_reads_manifests_and_deletes_nothing(
-    corner: Dataset,
-    features: FeaturesParameters,
-    negatives: NegativesParameters,
-    kept: Store,
-    monkeypatch: pytest.MonkeyPatch,
+    corner: Dataset, features: FeaturesParameters, kept: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of parts it reads the names of the videos alone, whose files' digest is a key; a damaged part stays as it is."""
 
     def run() -> None:
-        full_pipeline.fn(corner, negatives, features, "scenes-qd_detr-shine", small(MODELS["qd_detr"]()), QUICK)
+        full_pipeline.fn(corner, NEGATIVES, features, "scenes-qd_detr-shine", small(MODELS["qd_detr"]()), QUICK)
 
     run()
     damaged = Path(kept.newest("corner", "tags").path) / "part-00000.parquet"

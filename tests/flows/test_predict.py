@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import urllib.error
-import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from prefect import flow
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.processes import ending_with_us
-from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.demo_app import negatives_of
 from penumbra.flows.evaluate_grounding import evaluate_grounding
@@ -43,14 +41,14 @@ from penumbra.tasks.grounding.prediction.shown import draw
 from penumbra.tasks.grounding.runs import RunError, run_folder
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import train_model
-from penumbra.tasks.stage import build
+from penumbra.tasks.stage import build as make
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.tags import Tagging, Tags
 from tests.browser import browser, needs_chromium
 from tests.corner import cut_out
 from tests.grounding_data import model_of
 from tests.markup import published
-from tests.rows import negative
+from tests.rows import build, negative
 from tests.terminal import penumbra, printed, refusal
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
@@ -83,8 +81,7 @@ def world(films: Path, module_store: Store, prefect_server: None) -> Path:
         for n, text in enumerate(video["sentences"])
         for level in (1, 2, 3)
     ]
-    work = Work("few", "negatives", 1)
-    module_store.build(work, [lambda: Part(table_of("negatives", rows), len(rows), len(rows))])
+    build(module_store, "negatives", rows, dataset="few")
     videos = Videos(folder=str(films / "videos"), clip_length=0.5)
     extract_features(dataset(films), Clip(encoder="tiny-clip"), Texts(), videos)
     return films
@@ -329,8 +326,8 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     store = Store()
     table = store.table(store.newest("few", "video_features"))
     table = table.set_column(table.column_names.index("encoder"), "encoder", [["i3d"] * len(table)])
-    work = Work("few", "video_features", 1, {"imported": [{"name": "i3d"}], "clip_length": 0.5})
-    store.build(work, [lambda: Part(table, len(table), len(table))])
+    parameters = {"imported": [{"name": "i3d"}], "clip_length": 0.5}
+    build(store, "video_features", table, parameters=parameters, dataset="few")
     annotations = store.newest("few", "annotations")
     model, inputs = QDDETRConfig(**model_of(**SMALL)), Inputs(video_features=("i3d",))
     chosen = Settings(model=model, training=Training(epochs=1), inputs=inputs)
@@ -343,7 +340,7 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
 def counted(world: Path) -> Artifact:
     """The films' dictionary, and with it their tags."""
     annotations = Store().newest("few", "annotations")
-    return build(WordCounts(annotations, build(Tags(annotations, Tagging()))))
+    return make(WordCounts(annotations, make(Tags(annotations, Tagging()))))
 
 
 @contextmanager
@@ -357,15 +354,6 @@ def demo_app(*arguments: str) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(20)
-
-
-def status(address: str, **headers: str) -> int:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=60) as answer:
-            code: int = answer.status
-            return code
-    except urllib.error.HTTPError as error:
-        return error.code
 
 
 def test_negatives_of_the_demo_app_change_only_words_of_the_sentence(counted: Artifact) -> None:
@@ -411,12 +399,12 @@ def test_the_demo_app_serves_no_other_file_and_fetches_none(film: Path, trained:
     secret = tmp_path / "secret.mp4"
     secret.write_bytes(film.read_bytes())
     with demo_app() as address:
-        page = urllib.request.urlopen(address, timeout=60)
+        page = httpx.get(address, timeout=60)
         assert "default-src 'self'" in page.headers["Content-Security-Policy"]
         for path in (str(secret), "/etc/passwd", "http://127.0.0.1:9/", "/proc/self/environ"):
-            assert status(f"{address}/gradio_api/file={path}") in (403, 404)
-        assert status(address, Host="evil.test") == 400
-        assert status(address, Origin="http://evil.test") == 403
+            assert httpx.get(f"{address}/gradio_api/file={path}").status_code in (403, 404)
+        assert httpx.get(address, headers={"Host": "evil.test"}).status_code == 400
+        assert httpx.get(address, headers={"Origin": "http://evil.test"}).status_code == 403
         for path in (str(secret), "http://127.0.0.1:9/film.mp4"):
             answer = call(address, path, "a person waves.", trained.key)
             assert "event: error" in answer
@@ -425,9 +413,6 @@ def test_the_demo_app_serves_no_other_file_and_fetches_none(film: Path, trained:
 
 def call(address: str, path: str, *arguments: str) -> str:
     """What the app's function answers to a file named by a request."""
-    body = json.dumps({"data": [{"path": path, "meta": {"_type": "gradio.FileData"}}, *arguments]}).encode()
-    request = urllib.request.Request(f"{address}/gradio_api/call/ask", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        event = json.load(answer)["event_id"]
-    with urllib.request.urlopen(f"{address}/gradio_api/call/ask/{event}", timeout=60) as answer:
-        return str(answer.read().decode())
+    body = {"data": [{"path": path, "meta": {"_type": "gradio.FileData"}}, *arguments]}
+    event = httpx.post(f"{address}/gradio_api/call/ask", json=body, timeout=60).json()["event_id"]
+    return httpx.get(f"{address}/gradio_api/call/ask/{event}", timeout=60).text

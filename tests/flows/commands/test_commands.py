@@ -43,8 +43,7 @@ doctor = import_module("penumbra.flows.commands.doctor")  # `commands.doctor` is
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
-    rows = table_of("rejected", [{"qid": "q", "stage": "tags", "reason": "no", "value": ""}])
-    Store().build(Work("mine", "rejected", 1, unit="refusal"), [lambda: Part(rows, 1, 1)])
+    build(Store(), "rejected", [{"qid": "q", "stage": "tags", "reason": "no", "value": ""}])
     return tmp_path
 
 
