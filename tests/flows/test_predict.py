@@ -62,13 +62,12 @@ TINY_MMN = MMNConfig(
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six of the sample's films with some of their queries; those to be judged are hostile."""
     folder = cut_out(tmp_path_factory.mktemp("few"), train=4, test_trivial=2)
-    for file in folder.glob("*.json"):
-        videos = json.loads(file.read_text())
+    for path, start in ((folder / "train.json", ""), (folder / "test_trivial.json", f"{HOSTILE} ")):
+        videos = json.loads(path.read_text())
         for video in videos.values():
-            video["sentences"], video["timestamps"] = video["sentences"][:4], video["timestamps"][:4]
-            if file.stem != "train":
-                video["sentences"] = [f"{HOSTILE} {text}" for text in video["sentences"]]
-        file.write_text(json.dumps(videos))
+            video["sentences"] = [start + text for text in video["sentences"][:4]]
+            video["timestamps"] = video["timestamps"][:4]
+        path.write_text(json.dumps(videos))
     return folder
 
 

@@ -41,6 +41,7 @@ MATRIX = CHANCE.standard_normal((10, 6)).astype(np.float32)
 ELSEWHERE = "array lies in another file than the HDF5 file"
 LINK = "HDF5 link leads elsewhere"
 STORED_ELSEWHERE: dict[str, Any] = {"shape": (10, 6), "dtype": np.float32, "external": [("secret", 0, 240)]}
+LARGE_CHUNK: dict[str, Any] = {"chunks": (1 << 24, 6), "maxshape": (None, 6)}
 OTHER_FILE, DOOR = h5py.ExternalLink("secret.h5", "/features"), h5py.ExternalLink("secret.h5", "/")
 
 
@@ -195,37 +196,26 @@ def test_no_hdf5_file_leads_elsewhere(
     assert rejected(path)[0] == reason
 
 
-def large_npy(path: Path) -> Path:
+def large_npy(path: Path) -> None:
     with (path / "bad.npy").open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 6)})
-    return folder_of(path)
 
 
-def large_npz(path: Path) -> Path:
-    np.savez_compressed(path / "bad.npz", features=np.zeros((1 << 20, 64), np.float32))
-    return folder_of(path)
+LARGE: tuple[Callable[[Path], Any], ...] = (
+    large_npy,
+    lambda path: np.savez_compressed(path / "bad.npz", features=np.zeros((1 << 20, 64), np.float32)),
+    lambda path: np.save(path / "bad.npy", np.zeros((1 << 20, 6), np.int8)),  # as single precision four times as much
+    lambda path: hdf5_of(path / "f.h5", lambda file: file.create_dataset("bad", (1 << 40, 6), "f4", chunks=(1, 6))),
+    lambda path: hdf5_of(path / "f.h5", lambda file: file.create_dataset("bad", (10, 6), "f4", **LARGE_CHUNK)),
+)
 
 
-def large_hdf5(path: Path) -> Path:
-    return hdf5_of(path / "f.h5", lambda file: file.create_dataset("bad", (1 << 40, 6), np.float32, chunks=(1, 6)))
-
-
-def large_chunk(path: Path) -> Path:
-    chunk: dict[str, Any] = {"chunks": (1 << 24, 6), "maxshape": (None, 6)}
-    return hdf5_of(path / "f.h5", lambda file: file.create_dataset("bad", (10, 6), np.float32, **chunk))
-
-
-def small_numbers(path: Path) -> Path:
-    np.save(path / "bad.npy", np.zeros((1 << 20, 6), np.int8))  # as single precision four times as much
-    return folder_of(path)
-
-
-@pytest.mark.parametrize("write", [large_npy, large_npz, large_hdf5, large_chunk, small_numbers])
+@pytest.mark.parametrize("write", LARGE)
 def test_no_array_takes_more_memory(
-    tmp_path: Path, write: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, write: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(imports, "MAX_BYTES", 16 << 20)
-    source = write(tmp_path)
+    source = write(tmp_path) or folder_of(tmp_path)
     tracemalloc.start()
     reason, size = rejected(source)
     _, peak = tracemalloc.get_traced_memory()
