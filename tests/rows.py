@@ -1,4 +1,4 @@
-"""Small data sets, rows of tables with usual values, and artifacts that hold them."""
+"""Small data sets, rows of tables with usual values, artifacts that hold them, and the files of a folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,6 +23,12 @@ def first_videos(folder: Path, source: Path = SHIPPED, **counts: int) -> Path:
         videos = json.loads((source / f"{name}.json").read_text())
         (folder / f"{name}.json").write_text(json.dumps(dict(list(videos.items())[:count])))
     return folder
+
+
+def files_in(folder: Path, pattern: str = "*") -> dict[str, bytes]:
+    """Return the bytes of all files below a folder, by their paths in it."""
+    files = [path for path in folder.rglob(pattern) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def annotation(qid: str, query: str, split: str = "train", **others: Any) -> Row:

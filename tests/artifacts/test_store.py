@@ -26,6 +26,7 @@ from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part, Work, WrittenPart, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
+from tests.rows import files_in
 
 PARENT = Artifact(root="/r", dataset="d", stage="tags", key="0" * 16)
 WORK = Work("scenes", "dictionary", 1, {"ratio": 0.5, "names": ["a"]}, (PARENT,), {"train": "ab12"})
@@ -65,8 +66,7 @@ def folder(artifact: Artifact) -> Path:
 
 def contents(artifact: Artifact, pattern: str = "part-*.parquet") -> dict[str, bytes]:
     """The bytes of each part, which are always the same: the manifest holds times."""
-    base = folder(artifact)
-    return {path.relative_to(base).as_posix(): path.read_bytes() for path in base.rglob(pattern) if path.is_file()}
+    return files_in(folder(artifact), pattern)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A plan is the flow itself: for every preset and every row of every grid its keys are those that are made then."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, merge, planning
 from tests.corner import cut_out, without_prefect
 from tests.grounding_data import model_of
+from tests.rows import files_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -138,10 +138,6 @@ def test_a_row_of_a_grid_is_planned_as_it_is_made(
     assert ("fills" in stages) == ("negatives" in settings.model.reads), "nothing is built that the row does not read"
 
 
-def tree(root: Path) -> dict[str, str]:
-    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(root.rglob("*")) if p.is_file()}
-
-
 def test_a_plan_reads_manifests_and_deletes_nothing(
     corner: Dataset, features: FeaturesParameters, kept: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +150,7 @@ def test_a_plan_reads_manifests_and_deletes_nothing(
     damaged = Path(kept.newest("corner", "tags").path) / "part-00000.parquet"
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-9])
-    before, read = tree(Path(kept.root)), list[tuple[str, tuple[str, ...]]]()
+    before, read = files_in(Path(kept.root)), list[tuple[str, tuple[str, ...]]]()
     part = Store.part
 
     def reading(store: Store, artifact: Any, index: int, columns: list[str] | None = None) -> Any:
@@ -166,5 +162,5 @@ def test_a_plan_reads_manifests_and_deletes_nothing(
     assert ("tags", damaged.parent.name) in found, "whether it is whole is found out when it is read"
     assert not unknown
     assert set(read) <= {("annotations", ("vid", "duration"))}
-    assert tree(Path(kept.root)) == before
+    assert files_in(Path(kept.root)) == before
     damaged.write_bytes(whole)

@@ -20,6 +20,7 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.server import process_environment
 from tests.cluster import free_port
 from tests.flows.test_server import Guarded
+from tests.rows import files_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -58,11 +59,6 @@ class Served:
         )
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    """The names and the bytes of all files in a folder."""
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp("home")
@@ -80,7 +76,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     )
     os.close(end)
     threading.Thread(target=_keep, args=(terminal, log), daemon=True).start()
-    served = Served(process, port, home, environment, log, content(prefect))
+    served = Served(process, port, home, environment, log, files_in(prefect))
     try:
         deadline = time.monotonic() + 600  # on a very busy machine
         while not log.is_file() or "Ctrl-C ends it" not in log.read_text():
@@ -169,5 +165,5 @@ def test_interrupted_it_ends_cleanly_with_all_it_started(served: Served) -> None
     assert "Ending workers and server" in output
     assert "penumbra: " not in output, "an error of ours"
     assert "Traceback" not in output
-    assert content(served.home / ".prefect") == served.before, "the user's own Prefect was touched"
+    assert files_in(served.home / ".prefect") == served.before, "the user's own Prefect was touched"
     assert "no `penumbra serve` runs on port" in served.shell("true").stderr

@@ -9,6 +9,7 @@ import pytest
 from penumbra.tasks.data import fetch as fetch_module
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.fetch import COMMIT, FILES, fetch
+from tests.rows import files_in
 
 ONE, TWO = b'{"a": 1}', b'{"b": 2}'
 
@@ -36,19 +37,15 @@ def url(repository: Path) -> str:
     return repository.parents[1].as_uri()
 
 
-def written(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_correct_files_are_written_and_later_only_what_differs(data: Path, repository: Path) -> None:
     lines = list(fetch("own", url(repository)))
-    assert written(data) == {"one.json": ONE, "two.json": TWO}
+    assert files_in(data) == {"one.json": ONE, "two.json": TWO}
     assert lines == [f"{data}/one.json fetched, 8 bytes", f"{data}/two.json fetched, 8 bytes"]
     (repository / "one.json").unlink()
     (data / "two.json").write_bytes(b"damaged")
     lines = list(fetch("own", url(repository)))
     assert lines == [f"{data}/one.json exists", f"{data}/two.json fetched, 8 bytes"]
-    assert written(data) == {"one.json": ONE, "two.json": TWO}
+    assert files_in(data) == {"one.json": ONE, "two.json": TWO}
 
 
 def test_a_wrong_file_is_refused_and_replaces_none(data: Path, repository: Path) -> None:
@@ -57,7 +54,7 @@ def test_a_wrong_file_is_refused_and_replaces_none(data: Path, repository: Path)
     (repository / "one.json").write_bytes(b"something else")
     with pytest.raises(DatasetError, match=rf"{COMMIT}/There/one.json .*SHA-256 differs.*nothing was written"):
         list(fetch("own", url(repository)))
-    assert written(data) == {"one.json": b"the user's own"}
+    assert files_in(data) == {"one.json": b"the user's own"}
 
 
 @pytest.mark.parametrize("answers", [False, True])

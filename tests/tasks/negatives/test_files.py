@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penumbra.tasks.negatives.files import NegativesError, inert, not_inert, read_entries, rows_of
+from penumbra.tasks.negatives.files import NegativesError, inert, not_inert, read_entries
 
 SHINE = {"qid": "q", "query": "a person runs.", "recomposed_queries": ["a person sits.", "a dog sits.", "a dog eats."]}
 ONE = {"qid": "q", "level": 1, "query": "a person runs.", "negative": "a person sits."}
@@ -107,13 +107,6 @@ def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "a.parquet").rename(tmp_path / "folder" / "part-0.parquet")
     assert read_entries(tmp_path / "folder") == lines
-
-
-def test_parquet_that_python_can_t_hold_is_one_line(tmp_path: Path) -> None:
-    late = pa.array([2**62], pa.timestamp("us"))
-    pq.write_table(pa.Table.from_pylist([ONE]).append_column("added", late), tmp_path / "late.parquet")
-    with pytest.raises(NegativesError, match=r"late\.parquet can't be read .*: give SHINE's"):
-        list(rows_of(tmp_path / "late.parquet"))
 
 
 @pytest.mark.parametrize("text", [*FORMULAS, "a person sits.", "'s", "", "a = b", "1", "'"])
