@@ -1,6 +1,6 @@
 """Features of frames equal those of a plain transformers call, for any size, batch and order."""
 
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,7 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, load, normalise
 from penumbra.tasks.features.decoders import Decoder
 from penumbra.tasks.features.encode import encode_video
-from penumbra.tasks.features.frames import Picture, VideoSummary, resize
-from penumbra.tasks.features.reading import Float16Array
+from penumbra.tasks.features.frames import Picture, resize
 from penumbra.tasks.features.video import VideoFeatures, Videos
 from penumbra.tasks.stage import build as run_stage
 from tests.films import film
@@ -37,24 +36,6 @@ def picture(rows: int, columns: int, seed: int) -> Picture:
     return np.where(is_smooth, ramp, noise).astype(np.uint8)
 
 
-class Frames(Decoder):
-    """A decoder of pictures that are given."""
-
-    def __init__(self, pictures: list[Picture]) -> None:
-        super().__init__(1.0)
-        self.pictures = pictures
-
-    def frames(self, path: Path, summary: VideoSummary, thumbnails: int = 0) -> Iterator[Picture]:
-        yield from self.pictures
-
-
-def encode(encoder: Encoder, pictures: list[Picture], batch_size: int) -> Float16Array:
-    resized = [resize(picture, encoder.resizing) for picture in pictures]
-    features = encode_video(encoder, Frames(resized), Path("a"), batch_size=batch_size).features
-    assert features is not None
-    return features
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_preprocessing_equals_that_of_clip(encoder: Encoder, size: tuple[int, int]) -> None:
     pictures = [picture(*size, seed) for seed in range(3)]
@@ -65,11 +46,13 @@ def test_preprocessing_equals_that_of_clip(encoder: Encoder, size: tuple[int, in
     torch.testing.assert_close(ours.cpu(), theirs, atol=1e-5, rtol=0)
 
 
-def test_features_do_not_depend_on_the_other_frames_of_the_batch(encoder: Encoder) -> None:
-    pictures = [picture(64, 80, seed) for seed in range(15)]
-    whole = encode(encoder, pictures, 8)
-    np.testing.assert_allclose(encode(encoder, pictures, 2), whole, atol=4e-3)
-    np.testing.assert_allclose(encode(encoder, pictures[6:9], 8), whole[2:3], atol=4e-3)
+def test_features_do_not_depend_on_the_other_clips_of_the_batch(encoder: Encoder, tmp_path: Path) -> None:
+    path = film(tmp_path / "a.mp4", 45)
+    with closing(Decoder(0.1, encoder.processing.resizing)) as decoder:
+        alone, together = (encode_video(encoder, decoder, path, batch_size=size).features for size in (1, 8))
+    assert together is not None
+    np.testing.assert_allclose(alone, together, atol=4e-3)
+    assert np.abs(np.diff(together, axis=0)).max(1).min() > 0.1, "no two clips that follow each other are alike"
 
 
 def test_a_video_that_changes_before_it_is_encoded_is_refused(store: Store, tmp_path: Path) -> None:
