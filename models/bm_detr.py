@@ -18,7 +18,7 @@ from penumbra.models.transformer import MLP, AnchorDecoder, Decoder, EncoderLaye
 
 @dataclass(frozen=True)
 class BMDETRSettings(ModelSettings):
-    """Settings of BM-DETR: the paper's components, which can be left out, as in its Table 7.
+    """Settings of BM-DETR: the paper's components, which can be left out, as in its Table 7, and temporal shifting.
 
     The published code gives padding a share of the clips' weights (`frame_weights` "official"), and its decoder sees
     the clips without weights; with `weighted_decoder` it sees them, as in the paper.
@@ -29,6 +29,9 @@ class BMDETRSettings(ModelSettings):
     alignment: int = 256  # width of the semantic alignment; 0: without it
     weighted_decoder: bool = False
     frame_weights: Literal["fixed", "official"] = "fixed"
+    shifting: bool = False  # a second branch whose moments are moved within their videos
+    shift_below: float | None = 60.0  # only videos shorter than so many seconds are shifted; None: all
+    shift_endpoints: bool = False  # temporal endpoints move with the clips, as published
 
 
 class Scorer(nn.Module):

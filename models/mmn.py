@@ -17,7 +17,7 @@ IOU_SCALE = 10.0  # of the cosine, before the sigmoid
 
 @dataclass(frozen=True)
 class MMNSettings:
-    """Sizes of an MMN; the defaults are those of Charades-STA.
+    """Sizes of an MMN, and how its windows are ranked; the defaults are those of Charades-STA.
 
     `projected` is false if clips are pooled without a linear layer before (VDI): video_dim is then the width of the
     map. `existence` adds a head that says whether a sentence's moment is in the video.
@@ -37,6 +37,9 @@ class MMNSettings:
     proposal: int = 512  # width of the convolutions over the map
     kernel: int = 5  # of the convolutions
     layers: int = 8  # number of convolutions
+    power: float = 0.5  # exponent of the contrastive score in a moment's score
+    suppression: float = 0.5  # a moment that overlaps a better one by more is dropped
+    keep: int = 10  # windows of a query
 
     def __post_init__(self) -> None:
         if self.segments % self.clips or (self.segments - self.pool) // self.stride + 1 != self.clips:

@@ -36,6 +36,7 @@ class VDISettings(MMNSettings):
     grid: int = 49
     motion: Literal["transformer", "lstm"] = "transformer"
     context: Context = "static"
+    text_rate: float = 0.1  # the text encoder's share of the learning rate; 0: it is frozen
 
 
 @dataclass

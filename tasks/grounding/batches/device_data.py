@@ -8,6 +8,7 @@ from penumbra.models.grounding import Inputs
 from penumbra.models.losses import Targets
 from penumbra.models.spans import to_spans
 from penumbra.tasks.grounding.batches.examples import Examples
+from penumbra.tasks.grounding.configs import BaseSettings
 
 ENDPOINTS = 2  # channels of a clip in addition to its features
 BATCHES_A_GROUP = 16  # that are sorted by length together; more of them need less padding and are mixed less
@@ -91,33 +92,21 @@ class SentencesOfVideos:
 
 
 class DeviceData:
-    """Examples and their features on one device; a batch holds `hard_levels` hard negatives of each query.
+    """Examples and their features on one device, in the batches that the losses of the settings read.
 
-    If these are fewer than there are, a batch draws them, milder ones first. With `hard_every` n the first batch of an
-    epoch has them, and each n-th one after it.
+    A batch holds `hard_levels` hard negatives of each query. If these are fewer than there are, a batch draws them,
+    milder ones first. With `hard_every` n the first batch of an epoch has them, and each n-th one after it.
 
-    With `negatives_apart` a query and the next one of its batch are of different videos where the batch allows it. With
+    If a query's negative is the next query of its batch, both are of different videos where the batch allows it. With
     `existence`, targets say which texts of a step are false of the video.
     """
 
-    def __init__(
-        self,
-        examples: Examples,
-        device: torch.device,
-        *,
-        batch_size: int = 32,
-        hard_levels: int = 0,
-        hard_every: int = 1,
-        group_by_length: bool = False,
-        negatives_apart: bool = False,
-        existence: bool = False,
-    ) -> None:
+    def __init__(self, examples: Examples, device: torch.device, settings: BaseSettings) -> None:
         self.examples, self.device, self.clip_length = examples, device, examples.videos.clip_length
-        self.batch_size, self.group_by_length = batch_size, group_by_length
-        self.hard_levels, self.hard_every = hard_levels, hard_every
+        self.batch_size, self.group_by_length = settings.training.batch_size, settings.training.group_by_length
+        self.losses, self.negatives_apart = settings.model.loss_settings, settings.model.reads_batch_negatives
         self.made = 0  # batches of this epoch
-        self.negatives_apart = negatives_apart
-        self.sentences = SentencesOfVideos(examples) if existence else None
+        self.sentences = SentencesOfVideos(examples) if self.losses.existence else None
         features = examples.videos, examples.texts, examples.clips
         self.videos, self.texts, self.clips = (it.to(device) for it in features)
         names = ("video", "text", "windows", "window_count", "extremes")
@@ -150,12 +139,13 @@ class DeviceData:
         """Return what the model reads of some rows, and their ground truth."""
         rows = apart(rows, self.video) if self.negatives_apart else rows
         index, hard, present = rows.to(self.device, non_blocking=True), None, None
-        has_hard = self.hard_levels and self.made % self.hard_every == 0
+        levels = self.losses.hard_levels
+        has_hard = levels and self.made % self.losses.hard_every == 0
         self.made += 1
         if has_hard:
             hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]  # [levels, batch]
-            if self.hard_levels < len(hard):
-                drawn = torch.rand(hard.shape).argsort(0)[: self.hard_levels].sort(0).values
+            if levels < len(hard):
+                drawn = torch.rand(hard.shape).argsort(0)[:levels].sort(0).values
                 hard, present = hard.gather(0, drawn), present.gather(0, drawn)
             present = present.to(self.device, non_blocking=True)
         inputs = self.inputs(rows, hard)

@@ -1,6 +1,6 @@
 """BM-DETR (Jung et al., WACV 2025): negative queries and temporal shifting in training, neither in prediction."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from penumbra.models.losses import Targets, mean_over
 from penumbra.models.spans import to_spans, to_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, draw_pairs
 from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.configs import Ranking
+from penumbra.tasks.grounding.configs import BaseSettings, Ranking
 from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig
 from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outputs_of
 
@@ -32,19 +32,10 @@ class BMDETRLossConfig(ExistenceConfig):
     )
 
 
-@dataclass(frozen=True)
-class BMDETROptions(BMDETRSettings):
-    """Settings of the network and of temporal shifting."""
-
-    shifting: bool = False  # a second branch whose moments are moved within their videos
-    shift_below: float | None = 60.0  # only videos shorter than so many seconds are shifted; None: all
-    shift_endpoints: bool = False  # temporal endpoints move with the clips, as published
-
-
 class BMDETRConfig(DETRConfig):
     """BM-DETR (Jung et al., WACV 2025)."""
 
-    network, options, loss_options = BMDETR, BMDETROptions, BMDETRLosses
+    network, options, loss_options = BMDETR, BMDETRSettings, BMDETRLosses
 
     name: Literal["bm_detr"] = Field("bm_detr", description="Name of the model.")
     as_published: Literal["corrected", "paper", "released"] = Field(
@@ -92,17 +83,10 @@ def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -
 class BackgroundData(DeviceData):
     """Training queries of BM-DETR on one device. A batch never holds two queries of one video."""
 
-    def __init__(
-        self,
-        examples: Examples,
-        device: torch.device,
-        *,
-        negatives: Negatives,
-        shifting: BMDETROptions | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(examples, device, **options)
-        self.negatives, self.shifting = negatives, shifting
+    def __init__(self, examples: Examples, device: torch.device, settings: BaseSettings) -> None:
+        super().__init__(examples, device, settings)
+        self.options, self.group_by_length = settings.model.network_options, False
+        self.negatives = negatives = self.losses.negatives
         hard = zip(examples.hard.T, examples.hard_present.T, strict=True)
         generated = [it[present].tolist() if negatives in ("generated", "both") else [] for it, present in hard]
         inside = [others if negatives in ("in_video", "both") else [] for others in examples.in_video]
@@ -125,10 +109,10 @@ class BackgroundData(DeviceData):
             inputs, false = self.with_negatives(inputs, rows, first=False)
             if targets.false is not None:
                 targets = replace(targets, false=torch.cat((targets.false, false[None])))
-        if self.shifting is None:
+        if not self.options.shifting:
             return inputs, targets
         extremes = self.columns["extremes"][index]
-        shifted, shifted_targets = shift(inputs, targets, extremes, self.clip_length, self.shifting)
+        shifted, shifted_targets = shift(inputs, targets, extremes, self.clip_length, self.options)
         video, mask = torch.cat((inputs.video, shifted.video)), inputs.video_mask.repeat(2, 1)
         both = Inputs(video, mask, inputs.text.repeat(1, 2, 1, 1), inputs.text_mask.repeat(1, 2, 1))
         return both, targets.stack(shifted_targets)
@@ -162,18 +146,10 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
 
     def data(self, examples: Examples, device: torch.device) -> BackgroundData:
         """See `System.data`. A video that is cut to its first clips ends there."""
-        training, losses = self.settings.training, self.config.loss_settings
         end = self._end(examples.videos.clip_length)
         if end is not None:
             examples = replace(examples, duration=examples.duration.clamp(max=end))
-        return BackgroundData(
-            examples,
-            device,
-            batch_size=training.batch_size,
-            negatives=losses.negatives,
-            shifting=self.config.network_options if self.config.network_options.shifting else None,
-            existence=losses.existence > 0,
-        )
+        return BackgroundData(examples, device, self.settings)
 
     @property
     def evidence(self) -> tuple[str, ...]:
@@ -249,7 +225,7 @@ def moved(first: Tensor, count: Tensor, begin: Tensor, length: Tensor, places: i
 
 
 def shift(
-    inputs: Inputs, targets: Targets, extremes: Tensor, clip_length: float, options: BMDETROptions
+    inputs: Inputs, targets: Targets, extremes: Tensor, clip_length: float, options: BMDETRSettings
 ) -> tuple[Inputs, Targets]:
     """Return the batch with its moments moved. Queries with several windows or graded clips stay as they are.
 

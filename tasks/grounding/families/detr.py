@@ -106,17 +106,7 @@ class DETRSystem(System[ADETR]):
         return video - ENDPOINTS, text
 
     def data(self, examples: Examples, device: torch.device) -> DeviceData:
-        training, losses = self.settings.training, self.config.loss_settings
-        return DeviceData(
-            examples,
-            device,
-            batch_size=training.batch_size,
-            hard_levels=losses.hard_levels,
-            hard_every=losses.hard_every,
-            group_by_length=training.group_by_length,
-            negatives_apart=self.config.reads_batch_negatives,
-            existence=losses.existence > 0,
-        )
+        return DeviceData(examples, device, self.settings)
 
     def objective(self, model: nn.Module) -> Objective:
         losses = self.config.loss_settings

@@ -6,9 +6,9 @@ whose samples are videos with all their sentences, the system, and prediction.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,30 +22,15 @@ from penumbra.models.moment_map import candidate_cells, candidate_overlap, candi
 from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.configs import ModelConfig
+from penumbra.tasks.grounding.configs import BaseSettings, ModelConfig
 from penumbra.tasks.grounding.families.base import HEAD, HardNegativeModel, Objective, Prediction, System, evaluating
-
-
-@dataclass(frozen=True)
-class MapOptions(MMNSettings):
-    """Settings of the network and of its ranked windows; the defaults are those of Charades-STA."""
-
-    power: float = 0.5  # exponent of the contrastive score in a moment's score
-    suppression: float = 0.5  # a moment that overlaps a better one by more is dropped
-    keep: int = 10  # windows of a query
 
 
 class MapConfig(HardNegativeModel):
     """The map of candidates and its convolutions; the defaults are those of Charades-STA."""
 
-    options: ClassVar[type] = MapOptions
+    options: ClassVar[type] = MMNSettings
     loss_options: ClassVar[type] = MMNLosses
-
-    def sizes(self, video_dim: int, text_dim: int, **more: Any) -> Any:
-        """Return the settings of the network for features of these widths; `more` are a model's own."""
-        return replace(
-            self.network_options, video_dim=video_dim, text_dim=text_dim, existence=self.losses.existence > 0, **more
-        )
 
 
 class MMNConfig(MapConfig):
@@ -64,13 +49,11 @@ AnMMN = TypeVar("AnMMN", bound=MapConfig)
 class MapData:
     """Queries by video, and their features, on one device. A batch is `batch_size` videos with their sentences."""
 
-    def __init__(
-        self, examples: Examples, device: torch.device, sizes: MMNSettings, losses: MMNLosses, batch_size: int
-    ) -> None:
-        self.examples, self.device, self.sizes = examples, device, sizes
-        self.losses, self.batch_size = losses, batch_size
+    def __init__(self, examples: Examples, device: torch.device, settings: BaseSettings) -> None:
+        self.examples, self.device, self.batch_size = examples, device, settings.training.batch_size
+        self.options, self.losses = settings.model.network_options, settings.model.loss_settings
         self.videos, self.texts = examples.videos.to(device), examples.texts.to(device)
-        self.cells = candidate_cells(sizes.clips, sizes.counts).to(device)
+        self.cells = candidate_cells(self.options.clips, self.options.counts).to(device)
         duration = examples.duration.float()
         windows = examples.windows.clamp(min=0).minimum(duration[:, None, None])  # end with the video
         present = torch.arange(windows.shape[1]) < examples.window_count[:, None]
@@ -86,7 +69,7 @@ class MapData:
         known = present.any(1).numpy()
         self.labelled = [(video, rows[known[rows]]) for video, rows in self.every if known[rows].any()]
         self.late = False
-        self.sentences = SentencesOfVideos(examples) if losses.existence else None
+        self.sentences = SentencesOfVideos(examples) if self.losses.existence else None
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -100,7 +83,7 @@ class MapData:
         videos, sentences = map(list, zip(*(self.labelled[n] for n in rows.tolist()), strict=True))
         inputs, index = self.inputs(videos, sentences, self.losses.shine)
         windows, present = self.columns["windows"][index], self.columns["present"][index]
-        overlap = candidate_overlap(self.cells, self.sizes.clips, self.columns["duration"][index], windows, present)
+        overlap = candidate_overlap(self.cells, self.options.clips, self.columns["duration"][index], windows, present)
         hard_present = self.columns["hard_present"][:, index] if self.losses.shine else None
         false = self._false(inputs.video_of, np.concatenate(sentences))
         return inputs, MapTargets(overlap, windows, present, hard_present, self.late, false)
@@ -136,7 +119,7 @@ class MapData:
         longest = self.videos.longest(np.array(videos))
         index = torch.tensor(videos).to(self.device, non_blocking=True)
         clips = functional.normalize(self.videos.gather(index, longest)[0].float(), dim=-1)
-        return segment_means(clips, self.videos.lengths[index], self.sizes.segments)
+        return segment_means(clips, self.videos.lengths[index], self.options.segments)
 
 
 # -- the system and its prediction ------------------------------------------------------------------------------------
@@ -146,14 +129,14 @@ class MMNSystem(System[AnMMN]):
     models: ClassVar[tuple[type[ModelConfig], ...]] = (MMNConfig,)
 
     def build(self, video_dim: int, text_dim: int) -> nn.Module:
-        return MMN(self.config.sizes(video_dim, text_dim))
+        widths = {"video_dim": video_dim, "text_dim": text_dim}
+        return MMN(replace(self.config.network_options, **widths, existence=self.config.losses.existence > 0))
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
         return weights["clip_projection.weight"].shape[1], len(weights["sentences.norm.weight"])
 
     def data(self, examples: Examples, device: torch.device) -> MapData:
-        sizes = self.config.sizes(examples.videos.channels, examples.texts.channels)
-        return MapData(examples, device, sizes, self.config.loss_settings, self.settings.training.batch_size)
+        return MapData(examples, device, self.settings)
 
     def objective(self, model: nn.Module) -> nn.Module:
         return Objective(model, model.forward, partial(mmn_losses, settings=self.config.loss_settings), self.bf16)

@@ -5,8 +5,8 @@ Motion (`losses.spatial_dynamics`) takes `patch_features`. Prediction reads no p
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, cast
+from dataclasses import replace
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.examples import Examples, Features, features_of
+from penumbra.tasks.grounding.configs import BaseSettings
 from penumbra.tasks.grounding.families.base import LossConfig, Objective, trained
-from penumbra.tasks.grounding.families.mmn import MapConfig, MapData, MapOptions, MMNSystem
+from penumbra.tasks.grounding.families.mmn import MapConfig, MapData, MMNSystem
 
 
 class VDILossConfig(LossConfig):
@@ -34,18 +35,10 @@ class VDILossConfig(LossConfig):
     )
 
 
-@dataclass(frozen=True)
-class VDIOptions(MapOptions, VDISettings):
-    """Settings of VDI that only ablations and presets change."""
-
-    text_rate: float = 0.1  # the text encoder's share of the learning rate; 0: it is frozen
-
-
 class VDIConfig(MapConfig):
     """VDI (Luo et al., CVPR 2023) on MMN, as wide as its CLIP, whose text encoder is trained."""
 
-    options: ClassVar[type] = VDIOptions
-    loss_options = VDILosses
+    options, loss_options = VDISettings, VDILosses
 
     name: Literal["vdi"] = Field("vdi", description="Name of the model.")
     clip_encoder: str = Field(
@@ -53,11 +46,6 @@ class VDIConfig(MapConfig):
         description="CLIP whose text encoder is trained, the same as that of the video features.",
     )
     losses: VDILossConfig = VDILossConfig()
-
-    def of_clip(self, width: int, **patches: int) -> VDISettings:
-        """Return the sizes for a CLIP's width, which no linear layer projects, and its patches if motion is used."""
-        sizes: VDISettings = self.sizes(width, width, hidden=width, projected=False, **patches)
-        return sizes if self.losses.spatial_dynamics else replace(sizes, patch_dim=0)
 
     @property
     def reads(self) -> set[str]:
@@ -99,13 +87,13 @@ def token_ids(texts: Iterable[str], encoder: Encoder) -> Features:
 
 
 class VDIData(MapData):
-    """Queries by video, texts as token ids; a batch has the parts of its queries, too; `loaded` is as in `MapData`."""
+    """Queries by video, texts as token ids; a batch has the parts of its queries, too."""
 
-    def __init__(self, *loaded: Any, has_motion: bool) -> None:
-        super().__init__(*loaded)
+    def __init__(self, examples: Examples, device: torch.device, settings: BaseSettings) -> None:
+        super().__init__(examples, device, settings)
         rows = [[self.texts.index[text] for text in pair] for pair in self.examples.parts]
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
-        self.patches = self.videos.patches if has_motion else None
+        self.patches = self.videos.patches if self.losses.spatial_dynamics else None
 
     def batch(self, rows: Tensor) -> tuple[VDIInputs, MapTargets]:
         inputs, targets = super().batch(rows)
@@ -131,7 +119,10 @@ class VDISystem(MMNSystem[VDIConfig]):
             raise FeatureError(f"vdi needs video features of {encoder}, which have {width} channels, not {video_dim}")
         side, patch_dim = patch_sizes(load(Clip(encoder=encoder), on_cpu=True))
         text.requires_grad_(self.config.network_options.text_rate > 0)
-        return vdi.VDI(self.config.of_clip(width, grid=side**2, patch_dim=patch_dim), text)
+        losses = self.config.losses
+        sizes = {"video_dim": width, "text_dim": width, "hidden": width, "projected": False}  # no layer projects CLIP's
+        sizes |= {"grid": side**2, "patch_dim": patch_dim if losses.spatial_dynamics else 0}
+        return vdi.VDI(replace(self.config.network_options, **sizes, existence=losses.existence > 0), text)
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
         width, hidden = weights["text_encoder.model.text_projection.weight"].shape
@@ -147,10 +138,7 @@ class VDISystem(MMNSystem[VDIConfig]):
         names: Sequence[str] = sorted(texts.index, key=texts.index.__getitem__)
         parts = sorted({part for pair in examples.parts for part in pair} - texts.index.keys())
         ids = token_ids([*names, *parts], encoder)
-        options = self.config.of_clip(videos.channels), self.config.loss_settings, self.settings.training.batch_size
-        return VDIData(
-            replace(examples, texts=ids), device, *options, has_motion=self.config.losses.spatial_dynamics > 0
-        )
+        return VDIData(replace(examples, texts=ids), device, self.settings)
 
     def objective(self, model: nn.Module) -> Objective:
         net, weights = cast(vdi.VDI, model), self.config.loss_settings

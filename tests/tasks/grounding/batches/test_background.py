@@ -14,7 +14,7 @@ from penumbra.models.losses import Targets
 from penumbra.models.spans import to_windows
 from penumbra.tasks.grounding.batches.examples import Examples, make_examples
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.bm_detr import BackgroundData, BMDETROptions, distinct_videos
+from penumbra.tasks.grounding.families.bm_detr import BackgroundData, distinct_videos
 from penumbra.tasks.grounding.training.presets import Settings
 from tests.grounding_data import features, negatives, row_of, rows, settings, texts, videos
 
@@ -40,14 +40,13 @@ def prepared(pairs: dict[str, list[str]] | None = None) -> Examples:
     return make_examples(found, negatives(found), videos(), texts(COUNT), in_video=pairs)
 
 
-def background(**changes: Any) -> BackgroundData:
-    chosen: dict[str, Any] = {"batch_size": 8, "negatives": "in_video", **changes}
-    return BackgroundData(chosen.pop("examples", prepared()), CPU, **chosen)
-
-
 def bm_settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
     model = {"name": "bm_detr", "alignment": 8, "shifting": True, **groups.get("model", {})}
     return settings(training, model=model, losses=groups.get("losses", {}), ranking=groups.get("ranking", {}))
+
+
+def background(negatives: str = "in_video") -> BackgroundData:
+    return BackgroundData(prepared(), CPU, bm_settings(losses={"negatives": negatives}, model={"shifting": False}))
 
 
 @pytest.mark.parametrize("sizes", [[3] * 40, [1] * 7, [50, 1, 1, 2], [5]])
@@ -77,14 +76,14 @@ def test_a_negative_is_drawn_anew_from_the_querys_own() -> None:
     own = set(in_video()["q3"])
     generated = {"text 3 1", "text 3 2", "text 3 3"}
     assert drawn(background(), 3) == own == {"text 10", "text 17"}
-    assert drawn(background(negatives="generated"), 3) == generated
-    assert drawn(background(negatives="both"), 3) == own | generated
-    assert len(background(negatives="none").batch(torch.tensor([3]))[0].text) == 1
+    assert drawn(background("generated"), 3) == generated
+    assert drawn(background("both"), 3) == own | generated
+    assert len(background("none").batch(torch.tensor([3]))[0].text) == 1
 
 
 def test_a_query_alone_in_its_video_goes_without() -> None:
     assert drawn(background(), 0, 5) == {""}
-    assert drawn(background(negatives="both"), 0) == {"text 0 1", "text 0 2", "text 0 3"}
+    assert drawn(background("both"), 0) == {"text 0 1", "text 0 2", "text 0 3"}
 
 
 def numbered(windows: list[list[float]], clips: int, clip_length: float, **changes: Any) -> BackgroundData:
@@ -94,7 +93,7 @@ def numbered(windows: list[list[float]], clips: int, clip_length: float, **chang
     others = {"windows": windows, "saliency": changes.pop("saliency", None)}
     row = row_of("q", "v", "text 0", clips * clip_length, 0.0, **others)
     examples = make_examples([row], {}, video, texts(1))
-    return BackgroundData(examples, CPU, batch_size=1, negatives="none", shifting=BMDETROptions(**changes))
+    return BackgroundData(examples, CPU, bm_settings(losses={"negatives": "none"}, model=changes))
 
 
 def clips_of(batch: tuple[Inputs, Targets]) -> tuple[list[int], list[int], list[float]]:

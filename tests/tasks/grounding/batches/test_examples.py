@@ -1,6 +1,7 @@
 """What training sees of a query: features, clips, windows, pairs; and features that can't be used."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from torch import Tensor
 
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.device_data import DeviceData, apart, draw_pairs, length_groups
+from penumbra.tasks.grounding.batches.device_data import apart, draw_pairs, length_groups
 from penumbra.tasks.grounding.batches.examples import (
+    Examples,
     Features,
     clip_range,
     joined,
@@ -18,12 +20,17 @@ from penumbra.tasks.grounding.batches.examples import (
     make_examples,
     normalised,
 )
+from penumbra.tasks.grounding.families import system_of
 from tests.golden.reading import Golden, close, golden_files, read_golden
-from tests.grounding_data import features, negatives, row_of, rows, texts, videos
+from tests.grounding_data import features, negatives, row_of, rows, settings, texts, videos
 from tests.rows import DATASET, build
 
 CPU = torch.device("cpu")
 BAD = "are empty or hold a NaN"
+
+
+def data_of(examples: Examples, training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Any:
+    return system_of(settings(training, **groups)).data(examples, CPU)
 
 
 def raw_features(golden: Golden, kind: str, cut: int | None) -> Features:
@@ -53,7 +60,7 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
         saliency = [{"clip": c, "scores": s} for c, s in judged] or None
         others = {"windows": row["relevant_windows"], "saliency": saliency}
         annotations.append(row_of(str(row["qid"]), str(sample), str(sample), row["duration"], 0.0, **others))
-    found = DeviceData(make_examples(annotations, {}, video, text), CPU)
+    found = data_of(make_examples(annotations, {}, video, text), losses={})
     batch, wanted = found.batch(torch.arange(len(annotations))), golden.targets()
     close(batch[0].video, golden.tensor("in.src_vid"), 1e-6)
     close(batch[0].text[0], golden.tensor("in.src_txt"), 1e-6)
@@ -132,7 +139,7 @@ def test_a_window_has_a_clip_inside_the_video(window: tuple[float, float], clips
 def test_of_many_windows_five_are_drawn_anew() -> None:
     found = rows(2)
     found[0]["windows"] = [[float(n), n + 1.0] for n in range(8)]
-    many = DeviceData(make_examples(found, {}, videos(), texts(2)), CPU)
+    many = data_of(make_examples(found, {}, videos(), texts(2)), losses={})
     torch.manual_seed(0)
     drawn = set()
     for _ in range(20):
@@ -147,7 +154,7 @@ def test_of_many_windows_five_are_drawn_anew() -> None:
 def test_a_step_may_read_one_hard_negative_of_a_query_drawn_anew() -> None:
     levels = [negatives(rows(2))["q0"], {2: "text 1 2"}]
     found = make_examples(rows(2), dict(zip(("q0", "q1"), levels, strict=True)), videos(), texts(2))
-    data = DeviceData(found, CPU, hard_levels=1)
+    data = data_of(found, model={"levels_a_step": 1})
     torch.manual_seed(0)
     drawn = set()
     for _ in range(40):
@@ -164,7 +171,7 @@ def test_a_step_may_read_one_hard_negative_of_a_query_drawn_anew() -> None:
 
 def test_hard_negatives_may_be_left_out_of_steps_alike_in_each_epoch() -> None:
     found = make_examples(rows(5), negatives(rows(5)), videos(), texts(5))
-    data = DeviceData(found, CPU, batch_size=1, hard_levels=3, hard_every=2)
+    data = data_of(found, {"batch_size": 1}, model={"hard_every": 2})
     for epoch in range(2):
         batches = [data.batch(step) for step in data.batches(0, epoch)]
         assert [targets.hard_present is not None for _, targets in batches] == [True, False, True, False, True]
