@@ -66,7 +66,6 @@ class AttentivePooling(nn.Module):
 class BMDETR(GroundingModel):
     """Network that encodes clips and words together, weights clips by their probability, and decodes anchors."""
 
-    settings_type = BMDETRSettings
     settings: BMDETRSettings
 
     def __init__(self, settings: BMDETRSettings) -> None:

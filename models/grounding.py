@@ -1,7 +1,7 @@
 """Parts of all DETR-style grounding models: settings, inputs and outputs, projections, and heads."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -182,8 +182,6 @@ class ExistenceHead(nn.Module):
 
 class GroundingModel(nn.Module):
     """Input projections, text positions, class and span heads; a model adds its transformer and `forward`."""
-
-    settings_type: ClassVar[type[ModelSettings]] = ModelSettings
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()

@@ -4,8 +4,7 @@ From top to bottom: the ground truth (`Targets`), the weighted total (`compute_l
 saliency, SHINE's coarse and fine ranking, BM-DETR's own terms. Weights and options are in `loss_settings`.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ RANKS = 12  # a clip's score is the sum of three annotators' (0 to 12); other da
 
 @dataclass
 class Targets:
-    """The ground truth of a batch; with temporal shifting, of two equal `branches`: the videos, then shifted ones."""
+    """The ground truth of a batch."""
 
     spans: Tensor  # [batch, windows, 2], (centre, width) as fractions; a window may end after the video, at more than 1
     span_mask: Tensor  # [batch, windows], True where a window exists
@@ -35,23 +34,8 @@ class Targets:
     video_mask: Tensor  # [batch, clips], True where a clip is no padding
     high_clips: Tensor  # [batch, pairs], clips of the saliency hinge that are to score higher than `low_clips`
     low_clips: Tensor  # [batch, pairs]
-    hard_present: Tensor | None = None  # [levels, batch], True where a query has the hard negative; None: all
-    branches: int = 1
+    hard_present: Tensor | None = None  # [levels, batch], True where a query has the hard negative, if any is read
     false: Tensor | None = None  # [texts, batch], which texts of `Outputs.existence` after the first have no moment
-
-    def split(self) -> list["Targets"]:
-        parts: Any = zip(*(column.chunk(self.branches) for column in self._columns()), strict=True)
-        false = (None,) * self.branches if self.false is None else self.false.chunk(self.branches, 1)
-        return [replace(Targets(*part), false=texts) for part, texts in zip(parts, false, strict=True)]
-
-    def stack(self, other: "Targets") -> "Targets":
-        """Return these targets and the other ones as two branches, which share their texts."""
-        columns: Any = (torch.cat(pair) for pair in zip(self._columns(), other._columns(), strict=True))
-        false = None if self.false is None else self.false.repeat(1, 2)
-        return replace(Targets(*columns), branches=2, false=false)
-
-    def _columns(self) -> list[Tensor]:
-        return [self.spans, self.span_mask, self.clip_scores, self.video_mask, self.high_clips, self.low_clips]
 
     @property
     def inside(self) -> Tensor:
@@ -75,10 +59,13 @@ class Losses:
     terms: dict[str, Tensor]
 
 
-def compute_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> Losses:
-    """Return the mean over branches of all losses; terms of earlier decoder layers are numbered, as in `span_0`."""
-    if targets.branches > 1:
-        parts = zip(outputs.split(targets.branches), targets.split(), strict=True)
+def compute_losses(outputs: Outputs, targets: Targets | tuple[Targets, ...], settings: LossSettings) -> Losses:
+    """Return the weighted total and all terms; those of earlier decoder layers are numbered, as in `span_0`.
+
+    Several targets are those of equal parts of the batch, as with temporal shifting: each loss is the mean over them.
+    """
+    if isinstance(targets, tuple):
+        parts = zip(outputs.split(len(targets)), targets, strict=True)
         several = [compute_losses(*part, settings) for part in parts]
         terms = {name: torch.stack([losses.terms[name] for losses in several]).mean() for name in several[0].terms}
         return Losses(torch.stack([losses.total for losses in several]).mean(), terms)
@@ -144,9 +131,9 @@ def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings)
             coarse["coarse_intra"] = coarse_intra(scores, targets, h1, settings.quotient)
         if settings.coarse and "inter" in settings.coarse_terms and negative is not None:
             coarse["coarse_inter"] = coarse_inter(scores, negative, targets, h2, settings.quotient)
-        if settings.fine and outputs.saliency_hard is not None:
+        if settings.fine and outputs.saliency_hard is not None and targets.hard_present is not None:
             hard, margins, weights = outputs.saliency_hard.float(), settings.fine_margins, settings.ranking_weights
-            hinges = fine_hinges(scores, hard, negative, targets, margins, weights)
+            hinges = fine_hinges(scores, hard, targets.hard_present, negative, targets, margins, weights)
             fine = {f"fine_{i + 1}": hinge for i, hinge in enumerate(hinges) if settings.fine_terms[i]}
         terms |= coarse | fine
         total = total + settings.coarse * sum(coarse.values()) + settings.fine * sum(fine.values())
@@ -231,10 +218,8 @@ def alignment(queries: Tensor, words: Tensor, assigned: Tensor, temperature: flo
     return (scores.logsumexp(1) - chosen.sum(1) / matched.sum(1).clamp(min=1)).mean()
 
 
-def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of the elements where the mask is True; 0 if there are none."""
-    if mask is None:
-        return values.mean()
     weight = mask.to(values.dtype)
     return (torch.where(mask, values, 0) * weight).sum() / weight.sum().clamp(min=1)
 
@@ -333,6 +318,7 @@ def divergence(reference: Tensor, saliency: Tensor, mask: Tensor) -> Tensor:
 def fine_hinges(
     saliency: Tensor,
     hard: Tensor,
+    present: Tensor,
     negative: Tensor | None,
     targets: Targets,
     margins: tuple[float, ...],
@@ -340,24 +326,23 @@ def fine_hinges(
 ) -> list[Tensor]:
     """Return the hinges of Eq. 4, one a neighbouring pair: (Y, Sp) < (Sp, S1) < (Sp, S2) < (Sp, S3) < (Sp, Sn).
 
-    saliency and negative [batch, clips], hard [levels, batch, clips]. The `weights` are of two rankings: the relative
-    one compares each level with the one before it, as in the paper; the absolute one compares every level with level 1,
-    as in its supplement. A hinge that needs a hard negative that a query lacks, or a negative that the batch lacks, is
-    left out of the mean.
+    saliency and negative [batch, clips], hard [levels, batch, clips], present [levels, batch]. The `weights` are of two
+    rankings: the relative one compares each level with the one before it, as in the paper; the absolute one compares
+    every level with level 1, as in its supplement. A hinge that needs a hard negative that a query lacks, or a negative
+    that the batch lacks, is left out of the mean.
     """
     mask = targets.video_mask
     truth = divergence((targets.clip_scores > 0).float(), saliency, mask)  # [batch]
     share = saliency.float().sigmoid()
     levels = list(divergence(share, hard, mask))  # a tensor [batch] for each level
-    present = list(targets.hard_present) if targets.hard_present is not None else [None] * len(levels)
     if negative is not None:
         levels.append(divergence(share, negative, mask))
-        present.append(None if targets.hard_present is None else torch.ones_like(targets.hard_present[0]))
+        present = torch.cat((present, torch.ones_like(present[:1])))
     hinges = [sum(weights) * masked_mean((margins[0] + truth - levels[0]).relu(), present[0])]
     for index in range(1, len(levels)):
         total = torch.zeros((), device=saliency.device)
         for weight, anchor in zip(weights, (index - 1, 0), strict=True):
-            both = None if present[index] is None else present[index] & present[anchor]  # type: ignore[operator]
+            both = present[index] & present[anchor]
             hinge = masked_mean((margins[index] + levels[anchor] - levels[index]).relu(), both)
             total = total + weight * hinge if weight else total
         hinges.append(total)

@@ -20,7 +20,7 @@ class MapTargets:
     overlap: Tensor  # [sentences, candidates], hull IoU of each candidate with the best of the sentence's windows
     windows: Tensor  # [sentences, windows, 2] in seconds
     window_mask: Tensor  # [sentences, windows], True where a window exists
-    hard_present: Tensor | None = None  # [levels, sentences], True where a sentence has the hard negative; None: all
+    hard_present: Tensor | None = None  # [levels, sentences], True where a sentence has the hard negative
     late: bool = False  # whether the epochs of the full contrastive weight are over
     false: Tensor | None = None  # [texts, sentences], which texts of `MapOutputs.existence` after the first are false
 
@@ -68,12 +68,8 @@ class VDILosses(MMNLosses):
 
 
 def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) -> Losses:
-    s, video_of = settings, outputs.video_of
-    cells, sentences, hard = (
-        outputs.cell_contrast,
-        outputs.text_contrast[0],
-        outputs.text_contrast[1:] if s.shine else outputs.text_contrast[:0],
-    )
+    s, video_of, present = settings, outputs.video_of, targets.hard_present
+    cells, sentences, hard = outputs.cell_contrast, outputs.text_contrast[0], outputs.text_contrast[1:]
     best = targets.overlap.topk(s.positives, dim=1).indices  # [sentences, positives]
     positives = cells[video_of[:, None], best]  # [sentences, positives, joint]
     kept = kept_sentences(targets, video_of, s.removal_overlap)
@@ -82,14 +78,14 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) ->
     mutual = s.contrastive * (s.late if targets.late else 1.0)
     terms = {
         "iou": candidate_iou_loss(outputs.iou_logits(), targets.overlap, s.lowest, s.highest),
-        "among_sentences": among_sentences(positives, sentences, kept, hard, targets.hard_present, s),
+        "among_sentences": among_sentences(positives, sentences, kept, hard, present, s),
         "among_moments": among_moments(scores, own, targets.overlap, video_of, s),
     }
-    if s.hard_order and len(hard):
-        terms["hard_order"] = hard_order(positives, sentences, hard, targets.hard_present, s.hard_margin)
-    if s.hard_overlap and len(hard):
+    if s.hard_order and present is not None:
+        terms["hard_order"] = hard_order(positives, sentences, hard, present, s.hard_margin)
+    if s.hard_overlap and present is not None:
         logits = IOU_SCALE * torch.einsum("smc,ksc->ksm", outputs.cell_iou[video_of], outputs.text_iou[1:])
-        terms["hard_overlap"] = hard_overlap(logits, targets.hard_present)
+        terms["hard_overlap"] = hard_overlap(logits, present)
     if s.existence and outputs.existence is not None and targets.false is not None:
         terms["existence"] = existence(outputs.existence, targets.false)
     total = terms["iou"] + mutual * (terms["among_sentences"] + terms["among_moments"])
@@ -144,10 +140,9 @@ def among_sentences(
     own = torch.eye(len(sentences), dtype=torch.bool, device=cosines.device)[:, None]
     logits = (cosines - settings.margin * own) / settings.temperature_video
     logits = logits.masked_fill(~kept[:, None], -torch.inf)
-    more = torch.einsum("skc,lsc->skl", positives, hard) / settings.temperature_video
-    if len(hard) and hard_present is not None:
-        more = more.masked_fill(~hard_present.T[:, None], -torch.inf)
-    logits = torch.cat((logits, more), dim=-1)
+    if hard_present is not None:
+        more = torch.einsum("skc,lsc->skl", positives, hard) / settings.temperature_video
+        logits = torch.cat((logits, more.masked_fill(~hard_present.T[:, None], -torch.inf)), dim=-1)
     chosen = logits.diagonal(dim1=0, dim2=2).T
     return (logits.logsumexp(-1) - chosen).mean()
 
@@ -174,7 +169,7 @@ def among_moments(scores: Tensor, positives: Tensor, overlap: Tensor, video_of: 
 # -- hard negatives of sentences: SHINE's order (ECCV 2024) on MMN's moments ------------------------------------------
 
 
-def hard_order(positives: Tensor, sentences: Tensor, hard: Tensor, present: Tensor | None, margin: float) -> Tensor:
+def hard_order(positives: Tensor, sentences: Tensor, hard: Tensor, present: Tensor, margin: float) -> Tensor:
     """Return hinges between neighbours of: sentence > level 1 > level 2 > level 3, each cosine `margin` above the next.
 
     positives [sentences, K, joint], sentences [sentences, joint], hard [levels, sentences, joint]. A hinge that needs a
@@ -183,13 +178,11 @@ def hard_order(positives: Tensor, sentences: Tensor, hard: Tensor, present: Tens
     texts = torch.cat((sentences[None], hard))
     cosines = torch.einsum("skc,lsc->lsk", positives, texts)  # [1 + levels, sentences, K]
     hinges = (margin + cosines[1:] - cosines[:-1]).relu().mean(-1)
-    if present is None:
-        return hinges.mean()
     both = present & torch.cat((torch.ones_like(present[:1]), present[:-1]))
     return masked_mean(hinges, both)
 
 
-def hard_overlap(logits: Tensor, present: Tensor | None) -> Tensor:
+def hard_overlap(logits: Tensor, present: Tensor) -> Tensor:
     """Return the binary cross entropy of logits [levels, sentences, candidates] and 0: hard negatives have no moment.
 
     A negative that a sentence lacks (`present` [levels, sentences]) is left out of the mean.

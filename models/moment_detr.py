@@ -20,8 +20,6 @@ class MomentDETRSettings(ModelSettings):
 class MomentDETR(GroundingModel):
     """Network that encodes clips and words together; learned queries decode moments; saliency is linear in a clip."""
 
-    settings_type = MomentDETRSettings
-
     def __init__(self, settings: MomentDETRSettings) -> None:
         super().__init__(settings)
         s = settings

@@ -29,7 +29,6 @@ class QDDETRSettings(ModelSettings):
 class QDDETR(GroundingModel):
     """Network in which clips read the text, clips and a global token are encoded, and anchors decode moments."""
 
-    settings_type = QDDETRSettings
     settings: QDDETRSettings
 
     def __init__(self, settings: QDDETRSettings) -> None:

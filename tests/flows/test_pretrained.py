@@ -19,14 +19,13 @@ from torch import Tensor
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.models.checkpoints import our_name
-from penumbra.models.grounding import GroundingModel
-from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.qd_detr import QDDETR
 from penumbra.tasks.features.clip import FOLDER, Clip
 from penumbra.tasks.grounding.prediction import Grounder, pretrained
 from penumbra.tasks.grounding.prediction.pretrained import Published
 from penumbra.tasks.grounding.runs import RunError
 from tests.films import film
+from tests.golden.reading import model_of
 from tests.terminal import python
 
 pytestmark = pytest.mark.slow
@@ -39,9 +38,9 @@ ENCODER = ("self_attn.in_proj_", "self_attn.out_proj.", "linear1.", "linear2.", 
 DAB = [f"{kind}_{part}_proj." for kind in ("sa", "ca") for part in ("qcontent", "qpos", "kcontent", "kpos", "v")]
 
 
-def official_names(kind: type[GroundingModel]) -> Iterator[str]:
+def official_names(model: str) -> Iterator[str]:
     """Yield the names of the published parameters."""
-    is_qd = kind is QDDETR
+    is_qd = model == "qd_detr"
     cross = [*DAB, "ca_qpos_sine_proj.", "cross_attn.out_proj.", *ENCODER[1:]]
     decoder = cross if is_qd else [*ENCODER, "multihead_attn.in_proj_", "multihead_attn.out_proj."]
     for i in range(2):
@@ -60,13 +59,13 @@ def official_names(kind: type[GroundingModel]) -> Iterator[str]:
     yield from ("global_rep_token", "global_rep_pos")
 
 
-def official_weights(kind: type[GroundingModel] = QDDETR, video: int = VIDEO) -> dict[str, Tensor]:
+def official_weights(model: str = "qd_detr", video: int = VIDEO) -> dict[str, Tensor]:
     """Return fresh weights of a model that reads features of these widths, under the published names."""
     torch.manual_seed(0)
-    sizes = kind.settings_type(video_dim=video + 2, text_dim=TEXT, hidden=16, feed_forward=24, queries=5)
-    ours = kind(sizes).state_dict()
+    sizes = {"video_dim": video + 2, "text_dim": TEXT, "hidden": 16, "feed_forward": 24, "queries": 5}
+    ours = model_of(model, sizes).state_dict()
     ours |= {"queries": ours["anchors"]} if "anchors" in ours else {}
-    weights = {name: ours[our_name(name)] for name in official_names(kind) if our_name(name) in ours}
+    weights = {name: ours[our_name(name)] for name in official_names(model) if our_name(name) in ours}
     assert {our_name(name) for name in weights} == ours.keys() - {"anchors"}
     return weights
 
@@ -128,11 +127,9 @@ def checkpoint(file: Path, weights: dict[str, Tensor]) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("name", "kind"), [("moment_detr", MomentDETR), ("qd_detr", QDDETR)])
-def test_a_published_checkpoint_grounds_a_video(
-    here: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[GroundingModel]
-) -> None:
-    data = checkpoint(here / "a.ckpt", official_weights(kind)).read_bytes()
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+def test_a_published_checkpoint_grounds_a_video(here: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    data = checkpoint(here / "a.ckpt", official_weights(name)).read_bytes()
     with served({"/a/model_best.ckpt": data}) as (address, asked):
         monkeypatch.setitem(pretrained.PUBLISHED, name, Published(f"{address}/a/model_best.ckpt"))
         for _ in range(2):
@@ -144,9 +141,9 @@ def test_a_published_checkpoint_grounds_a_video(
     for found in grounder.ask(watched, SENTENCES):
         assert found.windows
         assert (found.clip_length, len(found.saliency), found.duration) == (2.0, 75, 150.0)
-    for official, value in official_weights(kind).items():
+    for official, value in official_weights(name).items():
         ours = our_name(official)
-        ours = "anchors" if ours == "queries" and kind is QDDETR else ours
+        ours = "anchors" if ours == "queries" and name == "qd_detr" else ours
         assert torch.equal(grounder.model.state_dict()[ours].cpu(), value)
     file = here / "runs" / "pretrained" / f"{name}.ckpt"
     file.write_bytes(data[:-1] + b"x")

@@ -12,19 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penumbra.artifacts.locations import PROJECT
-from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import convert, load_weights
 from penumbra.models.grounding import GroundingModel, Inputs
 from penumbra.models.loss_settings import LossSettings, MatchingCosts
 from penumbra.models.losses import Targets
-from penumbra.models.moment_detr import MomentDETR
-from penumbra.models.qd_detr import QDDETR
 from penumbra.tasks.grounding.families.detr import DETRConfig
 from penumbra.tasks.grounding.training.presets import MODELS as CONFIGS
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
-MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR}
-MODELS["bm_detr"] = BMDETR
 OUTPUTS, GRADIENTS, DRIFT = 1e-5, 2e-4, 1e-3
 # names of `ModelSettings`, and those of the published options
 OPTIONS = {"video_dim": "v_feat_dim", "text_dim": "t_feat_dim", "hidden": "hidden_dim", "heads": "nheads"}
@@ -41,8 +36,14 @@ def golden_files(model: str) -> list[Path]:
 def losses_of(model: str, shine: bool = False, **changes: Any) -> LossSettings:
     """Return the loss settings of a base model, with changes."""
     config = CONFIGS[model].model_validate({"losses": {"shine": True} if shine else {}})
-    assert isinstance(config, DETRConfig)
-    return replace(config.loss_settings, **changes)
+    found: LossSettings = replace(config.loss_settings, **changes)
+    return found
+
+
+def model_of(name: str, sizes: dict[str, Any]) -> GroundingModel:
+    config = CONFIGS[name]
+    assert issubclass(config, DETRConfig)
+    return config.network(config.options(**sizes))
 
 
 @dataclass
@@ -61,6 +62,10 @@ class Golden:
         return {k.removeprefix(prefix): self.tensor(k) for k in self.arrays if k.startswith(prefix)}
 
     @property
+    def base(self) -> str:
+        return self.config["model"].replace("shine", "qd_detr")  # type: ignore[no-any-return]
+
+    @property
     def official_weights(self) -> dict[str, Tensor]:
         return {name: value.float() for name, value in self.under("sd.").items()}
 
@@ -69,9 +74,10 @@ class Golden:
         sizes = {ours: args[name] for ours, name in OPTIONS.items() if name in args}
         if args.get("contrastive_align_loss") or "lw_contrastive_loss_coef" in args:  # Moment-DETR's, BM-DETR's
             sizes["alignment"] = args["contrastive_hdim"]
-        kind = MODELS[self.config["model"]]
         sizes |= {"frame_weights": "official"} | changes  # each is an option of one model
-        model = kind(kind.settings_type(**{n: it for n, it in sizes.items() if hasattr(kind.settings_type, n)}))
+        model = model_of(
+            self.base, {name: it for name, it in sizes.items() if hasattr(CONFIGS[self.base].options, name)}
+        )
         load_weights(model, convert(self.official_weights))
         return model
 
@@ -97,10 +103,9 @@ class Golden:
     def targets(self) -> Targets:
         return self._targets("tgt.", "in.src_vid_mask")
 
-    def shifted_targets(self) -> Targets:
+    def shifted_targets(self) -> tuple[Targets, Targets]:
         """The truth of `shifted_inputs`."""
-        shifted = self._targets("tgt.shifting.", "in.shifted_vid_mask")
-        return self._targets("tgt.", "in.src_vid_mask").stack(shifted)
+        return self.targets(), self._targets("tgt.shifting.", "in.shifted_vid_mask")
 
     def _targets(self, prefix: str, mask_key: str) -> Targets:
         mask = self.tensor(mask_key) > 0
@@ -112,7 +117,7 @@ class Golden:
         scores = self.arrays.get(f"{prefix}saliency_all_labels", self.arrays.get(f"{prefix}match_labels"))
         clip_scores = torch.zeros(mask.shape) if scores is None else torch.from_numpy(scores)
         high, low = (self.tensor(f"{prefix}saliency_{side}_labels") for side in ("pos", "neg"))
-        return Targets(spans, present, clip_scores, mask, high, low)
+        return Targets(spans, present, clip_scores, mask, high, low, torch.ones(3, len(mask), dtype=torch.bool))
 
     def losses(self, **changes: Any) -> LossSettings:
         args = self.config["args"]
@@ -141,8 +146,7 @@ class Golden:
         if self.config["model"] == "bm_detr":
             found |= {"class_error": args["class_loss_coef"], "probability": args["lw_prob_loss_coef"]}
             found |= {"semantic": args["lw_contrastive_loss_coef"], "align_temperature": args["temperature"]}
-        base = "qd_detr" if shine else self.config["model"]
-        return losses_of(base, shine, **{**found, **changes})
+        return losses_of(self.base, shine, **{**found, **changes})
 
 
 def read_golden(path: Path) -> Golden:

@@ -54,7 +54,7 @@ def test_losses(path: Path) -> None:
     golden = read_golden(path)
     outputs, targets, settings = golden.model()(golden.shifted_inputs()), golden.shifted_targets(), golden.losses()
     close(compute_losses(outputs, targets, settings).total, golden.tensor("loss_train.total"), OUTPUTS)
-    branches = zip(outputs.split(2), targets.split(), ("loss_train.", "loss_train_shift."), strict=True)
+    branches = zip(outputs.split(2), targets, ("loss_train.", "loss_train_shift."), strict=True)
     for part, truth, prefix in branches:
         check(compute_losses(part, truth, settings).terms, golden, prefix)
     check(compute_losses(golden.model()(golden.inputs()), golden.targets(), settings).terms, golden, "loss_eval.")

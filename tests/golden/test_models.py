@@ -108,6 +108,7 @@ def test_shine_terms(path: Path) -> None:
     assert outputs.saliency_hard is not None
     assert outputs.saliency_negative is not None
     positive, negative, hard = outputs.saliency, outputs.saliency_negative, outputs.saliency_hard
+    present = torch.ones(hard.shape[:2], dtype=torch.bool)
     found = {
         "coarse_intra": coarse_intra(positive, targets, settings.coarse_margins[0], settings.quotient),
         "coarse_inter": coarse_inter(positive, negative, targets, settings.coarse_margins[1], settings.quotient),
@@ -117,7 +118,7 @@ def test_shine_terms(path: Path) -> None:
     for level in range(3):
         found[f"d_Sp_Shn{level + 1}"] = divergence(positive.sigmoid(), hard[level], targets.video_mask)
     for weights, short in (((1.0, 0.0), "red"), ((0.0, 1.0), "abd")):
-        terms = fine_hinges(positive, hard, negative, targets, settings.fine_margins, weights)
+        terms = fine_hinges(positive, hard, present, negative, targets, settings.fine_margins, weights)
         found |= {f"fine_{short}_{index + 1}": term for index, term in enumerate(terms)}
         found[f"fine_{short}"] = sum(terms, torch.zeros(()))
     for name, value in found.items():

@@ -24,7 +24,8 @@ def targets(windows: int = 1, **changes: Any) -> Targets:
     spans = torch.rand(B, windows, 2) * 0.4 + 0.2
     present = torch.ones(B, windows, dtype=torch.bool)
     high, low = torch.tensor([[2, 3]] * B), torch.tensor([[0, 1]] * B)
-    return replace(Targets(spans, present, scores, mask, high, low), **changes)
+    hard = torch.ones(3, B, dtype=torch.bool)
+    return replace(Targets(spans, present, scores, mask, high, low, hard), **changes)
 
 
 def outputs(**changes: Any) -> Outputs:
@@ -99,7 +100,9 @@ def test_a_batch_without_negative_leaves_out_the_terms_that_need_one(model: str)
 
 
 def hinges(hard: Tensor, truth: Targets) -> list[Tensor]:
-    return fine_hinges(outputs().saliency, hard, outputs().saliency_negative, truth, (0.25,) * 4, (1.0, 0.0))
+    found, present = outputs(), truth.hard_present
+    assert present is not None
+    return fine_hinges(found.saliency, hard, present, found.saliency_negative, truth, (0.25,) * 4, (1.0, 0.0))
 
 
 def test_relative_and_absolute_ranking_are_added_by_their_weights() -> None:

@@ -76,8 +76,9 @@ def test_the_order_of_hard_negatives_costs_where_it_is_broken() -> None:
     moment[..., 0] = 1
     axis = moment[:, 0]
     ordered = torch.stack([near(axis, cosine) for cosine in (0.7, 0.5, 0.3)])
-    assert hard_order(moment, axis, ordered, None, 0.1) == 0
-    broken = float(hard_order(moment, axis, ordered[[1, 0, 2]], None, 0.1))
+    every = torch.ones(3, 1, dtype=torch.bool)
+    assert hard_order(moment, axis, ordered, every, 0.1) == 0
+    broken = float(hard_order(moment, axis, ordered[[1, 0, 2]], every, 0.1))
     assert broken == pytest.approx((0.0 + 0.3 + 0.0) / 3, abs=1e-5)
     missing = torch.tensor([[True], [False], [True]])  # level 2 is not there, and so is neither hinge that needs it
     assert hard_order(moment, axis, ordered[[1, 0, 2]], missing, 0.1) == 0
@@ -85,7 +86,8 @@ def test_the_order_of_hard_negatives_costs_where_it_is_broken() -> None:
 
 def test_hard_negatives_are_to_overlap_with_no_moment() -> None:
     net, batch = model(), inputs(hard=True)
-    found, truth = net(batch), targets(net)
+    every = torch.ones(3, sum(SENTENCES), dtype=torch.bool)
+    found, truth = net(batch), replace(targets(net), hard_present=every)
     weighed = mmn_losses(found, truth, MMNLosses(shine=True, hard_overlap=0.5))
     terms, plain = weighed.terms, mmn_losses(found, truth, MMNLosses(shine=True))
     torch.testing.assert_close(weighed.total, plain.total + 0.5 * terms["hard_overlap"])

@@ -7,22 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import CheckpointError, our_name, read_official
 from penumbra.models.grounding import GroundingModel, Inputs, Outputs
-from penumbra.models.moment_detr import MomentDETR
-from penumbra.models.qd_detr import QDDETR
+from tests.golden.reading import model_of
 
 SIZES: dict[str, Any] = {"video_dim": 10, "text_dim": 6, "hidden": 16, "heads": 2, "feed_forward": 24, "queries": 5}
 SIZES |= {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, "input_dropout": 0.0}
-MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "bm_detr": BMDETR}
 CLIPS, WORDS = (9, 4, 7, 1), (5, 2, 1, 3)
 
 
 def model(name: str = "qd_detr", **changes: Any) -> GroundingModel:
     torch.manual_seed(0)
-    kind = MODELS[name]
-    return kind(kind.settings_type(**{**SIZES, **changes}))
+    return model_of(name, {**SIZES, **changes})
 
 
 def inputs(clips: tuple[int, ...] = CLIPS, words: tuple[int, ...] = WORDS, hard: bool = False) -> Inputs:

@@ -100,7 +100,8 @@ class BackgroundData(DeviceData):
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
         return distinct_videos(self.video, self.batch_size, seed, epoch)
 
-    def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
+    def batch(self, rows: Tensor) -> tuple[Inputs, Any]:
+        """See `DeviceData.batch`; with temporal shifting the targets are a pair: of videos, then of shifted ones."""
         inputs, targets = super().batch(rows)
         index = rows.to(self.device, non_blocking=True)
         inside = self.clips.gather(index, targets.video_mask.shape[1])[0][..., 1]
@@ -115,7 +116,7 @@ class BackgroundData(DeviceData):
         shifted, shifted_targets = shift(inputs, targets, extremes, self.clip_length, self.options)
         video, mask = torch.cat((inputs.video, shifted.video)), inputs.video_mask.repeat(2, 1)
         both = Inputs(video, mask, inputs.text.repeat(1, 2, 1, 1), inputs.text_mask.repeat(1, 2, 1))
-        return both, targets.stack(shifted_targets)
+        return both, (targets, shifted_targets)
 
     def with_negatives(self, inputs: Inputs, rows: Tensor, first: bool) -> tuple[Inputs, Tensor]:
         """Return inputs with a negative drawn for each query, or its first, and which of them [batch] are generated.

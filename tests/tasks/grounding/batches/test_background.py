@@ -96,9 +96,9 @@ def numbered(windows: list[list[float]], clips: int, clip_length: float, **chang
     return BackgroundData(examples, CPU, bm_settings(losses={"negatives": "none"}, model=changes))
 
 
-def clips_of(batch: tuple[Inputs, Targets]) -> tuple[list[int], list[int], list[float]]:
+def clips_of(batch: tuple[Inputs, tuple[Targets, Targets]]) -> tuple[list[int], list[int], list[float]]:
     """Of the shifted branch: which clip lies where, which are inside, and the window in clips."""
-    shifted = batch[1].split()[1]
+    shifted = batch[1][1]
     count = int(shifted.video_mask.sum())
     order = batch[0].video[1, :, 0].int().tolist()
     window = to_windows(shifted.spans[0, 0]) * count
@@ -130,7 +130,7 @@ def test_the_moment_moves_with_its_window(
         assert [order[place] for place in found] == inside
         moved_by = begin - moving[0]  # whole clips, so that the window lies on the same content at any clip length
         assert span == pytest.approx([start + moved_by, end + moved_by], abs=1e-4)
-        shifted = batch[1].split()[1]
+        shifted = batch[1][1]
         assert set(shifted.high_clips[0].tolist()) <= set(found)
         assert not set(shifted.low_clips[0].tolist()) & set(found)
         begins[begin] += 1
@@ -152,7 +152,7 @@ def test_moments_that_can_not_be_shifted_stay(windows: list[list[float]], change
     for _ in range(20):
         batch = data.batch(torch.tensor([0]))
         assert torch.equal(batch[0].video[1], batch[0].video[0])
-        main, shifted = batch[1].split()
+        main, shifted = batch[1]
         assert torch.equal(shifted.spans, main.spans)
         assert torch.equal(shifted.clip_scores, main.clip_scores)
 

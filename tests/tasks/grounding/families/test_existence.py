@@ -81,9 +81,10 @@ def test_a_step_asks_false_texts_and_knows_which_they_are(name: str) -> None:
     outputs = model(inputs) if name == "mmn" else model(inputs, negative=True)
     assert outputs.existence is not None
     assert len(outputs.existence) == TEXTS[name]
-    assert targets.false.shape == outputs.existence[1:].shape
-    gradient = torch.autograd.grad(existence(outputs.existence, targets.false), outputs.existence)[0]
-    assert ((gradient[1:] != 0) == targets.false).all(), "texts that may be true are left out"
+    false = torch.cat([it.false for it in (targets if isinstance(targets, tuple) else (targets,))], 1)
+    assert false.shape == outputs.existence[1:].shape
+    gradient = torch.autograd.grad(existence(outputs.existence, false), outputs.existence)[0]
+    assert ((gradient[1:] != 0) == false).all(), "texts that may be true are left out"
     with torch.no_grad():
         assert len(model.eval()(inputs).existence) == (1 if name == "mmn" else TEXTS[name] - 1), "no text but its own"
 
