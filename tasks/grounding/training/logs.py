@@ -45,6 +45,11 @@ def best_epoch(curves: Curves) -> int | None:
     return int(max(points, key=lambda point: point[1])[0]) if points else None
 
 
+def best_value(history: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the highest value of what epochs are chosen by; None without validation queries."""
+    return max((row["value"] for row in history if row["name"] == CHOSEN_BY), default=None)
+
+
 def figures_in_words(metrics: Mapping[str, float]) -> str:
     """Return the metrics that fit in a line: recall and mIoU, or the others that are known."""
     names = [name for name in HEADLINE if name in metrics] or [name for name in METRICS if name in metrics]
@@ -99,23 +104,22 @@ def _panel(title: str, lines: Sequence[Line], curves: Curves) -> Panel:
 class Progress:
     """The state of a training after an evaluation.
 
-    `history` holds the rows of the `metrics` table so far, `best` the best value of `Training.chosen_by` (None without
-    validation queries), `seconds` the time of this process, and `left` an upper bound of the time to come.
+    `history` holds the rows of the `metrics` table so far, `seconds` the time of this process, `left` an upper bound
+    of the time to come.
     """
 
     epoch: int
     epochs: int
     history: list[Row]
-    best: float | None
     seconds: float
     left: float
     chosen_by: str = "sum"
 
     def line(self) -> str:
         newest = {row["name"]: row["value"] for row in self.history if row["epoch"] == self.epoch}
-        chosen, loss = newest.get("chosen_by"), newest.get("total")
+        chosen, best, loss = newest.get(CHOSEN_BY), best_value(self.history), newest.get("total")
         metric = "R1@0.5 + R1@0.7 + mIoU" if self.chosen_by == "sum" else self.chosen_by
-        judged = f", {metric} {chosen:.2f} (best {self.best:.2f})" if None not in (chosen, self.best) else ""
+        judged = f", {metric} {chosen:.2f} (best {best:.2f})" if None not in (chosen, best) else ""
         losses = "" if loss is None else f": loss {loss:.4f}"
         return f"epoch {self.epoch} of {self.epochs}{losses}{judged}, {self.seconds:.0f} s, {self.left:.0f} s left"
 

@@ -37,7 +37,7 @@ from penumbra.tasks.grounding.training.checkpoints import (
     restore_optimiser,
     write_checkpoint,
 )
-from penumbra.tasks.grounding.training.logs import Observer, Progress, Row
+from penumbra.tasks.grounding.training.logs import Observer, Progress, Row, best_value
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.progress import counting
 
@@ -122,11 +122,8 @@ class GraphedStep:
     """
 
     def __init__(self, step: TrainingStep) -> None:
-        self.step, self.pool = step, torch.cuda.graph_pool_handle()
-        self.seen, self.graphs = (
-            Counter[Any](),
-            dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], dict[str, Tensor]]](),
-        )
+        self.step, self.pool, self.seen = step, torch.cuda.graph_pool_handle(), Counter[Any]()
+        self.graphs = dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], dict[str, Tensor]]]()
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:
         values = [value for part in batch for value in vars(part).values()]
@@ -188,7 +185,7 @@ class Trainer:
         if accelerator.is_main_process:
             self.validation = self.system.data(replace(validation, videos=videos, texts=texts), self.device)
         self.epoch, self.step_number, self.history = 0, 0, list[Row]()
-        self.best, self.waited = -torch.inf, 0
+        self.waited = 0  # evaluations since the best one
         torch.manual_seed(config.seed * accelerator.num_processes + accelerator.process_index + 1)
         self._resume()
         self.resumed, self.started = self.epoch, time.perf_counter()
@@ -230,10 +227,9 @@ class Trainer:
         due = self.epoch % config.evaluate_every == 0 or self.epoch == config.epochs
         self._save(improved=self._evaluate() if due else False)
         if due and self.accelerator.is_main_process:
-            best, seconds = None if self.best == -torch.inf else self.best, time.perf_counter() - self.started
+            seconds = time.perf_counter() - self.started
             left = seconds / (self.epoch - self.resumed) * (config.epochs - self.epoch)
-            history = list(self.history)
-            self.observe(Progress(self.epoch, config.epochs, history, best, seconds, left, config.chosen_by))
+            self.observe(Progress(self.epoch, config.epochs, list(self.history), seconds, left, config.chosen_by))
         return_memory()
 
     def _add_losses(self, pending: list[dict[str, Tensor]], sums: dict[str, float]) -> None:
@@ -255,15 +251,13 @@ class Trainer:
 
     def _evaluate(self) -> bool:
         """Evaluate on the validation queries; return whether this epoch is the best so far, in every process."""
-        answer = [False, self.best]
+        improved = True  # without validation queries the last epoch is the best
         if self.validation is not None and len(self.validation):
-            predictions = self.system.predict(self.model, self.validation)
+            best, predictions = best_value(self.history), self.system.predict(self.model, self.validation)
             metrics = validation_metrics(predictions, self.truth, self.settings)
             self._record("validation", metrics)
-            answer = [metrics["chosen_by"] > self.best, max(self.best, metrics["chosen_by"])]
-        elif self.validation is not None:
-            answer = [True, self.best]  # without validation queries the last epoch is the best
-        improved, self.best = broadcast_object_list(answer)
+            improved = best is None or metrics["chosen_by"] > best
+        [improved] = broadcast_object_list([improved])
         self.waited = 0 if improved else self.waited + 1
         return bool(improved)
 
@@ -284,7 +278,7 @@ class Trainer:
         state = {
             "epoch": self.epoch,
             "step": self.step_number,
-            "best": None if self.best == -torch.inf else self.best,
+            "best": best_value(self.history),
             "waited": self.waited,
             "processes": self.accelerator.num_processes,
             "history": self.history,
@@ -321,7 +315,6 @@ class Trainer:
             torch.cuda.set_rng_state(states["cuda"][number], self.device)
         self.epoch, self.step_number = last.state["epoch"], last.state["step"]
         self.history, self.waited = last.state["history"], last.state["waited"]
-        self.best = -torch.inf if last.state["best"] is None else last.state["best"]
 
 
 def train(

@@ -36,7 +36,7 @@ from penumbra.tasks.grounding.runs import (
     run_folder,
     weights_path,
 )
-from penumbra.tasks.grounding.training.checkpoints import read_best
+from penumbra.tasks.grounding.training.checkpoints import read_weights
 from penumbra.tasks.grounding.training.logs import progress_shown
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.presets import Settings, preset_named
@@ -244,9 +244,7 @@ def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
     settings, folder = settings_of(manifest), require_checkpoints(metrics)
     if fault := checkpoint_fault(manifest):
         raise RunError(f"{fault}: restore the files, or remove the run and train again")
-    best = read_best(folder)
-    weights = best.part("model.") if best else {}
-    system = system_of(settings)
+    weights, system = read_weights(str(folder)), system_of(settings)
     try:
         model = system.build(*system.widths(weights))
         load_weights(model, weights)

@@ -22,7 +22,7 @@ def history(epochs: int) -> list[Row]:
 
 
 def observe(log: Any, rows: list[Row]) -> None:
-    log(Progress(rows[-1]["epoch"], 9, rows, None, 1.0, 1.0))
+    log(Progress(rows[-1]["epoch"], 9, rows, 1.0, 1.0))
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])

@@ -130,8 +130,8 @@ def test_every_evaluation_is_reported_with_its_progress(tmp_path: Path) -> None:
     assert [(progress.epoch, progress.epochs) for progress in reported] == [(2, 3), (3, 3)]
     assert (reported[-1].history, reported[-1].left) == (history, 0)
     values = [row["value"] for row in history if row["name"] == "chosen_by"]
-    assert [progress.best for progress in reported] == [values[0], max(values)]
-    assert f"R1@0.5 + R1@0.7 + mIoU {values[0]:.2f} (best {values[0]:.2f})" in reported[0].line()
+    for progress, value, best in zip(reported, values, (values[0], max(values)), strict=True):
+        assert f"R1@0.5 + R1@0.7 + mIoU {value:.2f} (best {best:.2f})" in progress.line()
 
 
 def test_the_learning_rate_falls_at_milestones() -> None:
