@@ -22,8 +22,6 @@ from penumbra.tasks.grounding.batches.examples import (
 )
 from penumbra.tasks.grounding.configs import BaseSettings, Inputs, ModelConfig
 
-COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
-
 
 @dataclass(frozen=True)
 class Sources:
@@ -185,7 +183,7 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
     false = [sources.judging_texts] if sources.judging_texts and store.manifest(sources.judging_texts).rows else []
     several = [normalised(load_features(it), inputs.longest_text) for it in (sources.text_features, *false)]
     texts = reduce(together, several)
-    rows = list(store.rows(sources.annotations, COLUMNS))
+    rows = list(store.rows(sources.annotations))
     negatives: defaultdict[str, dict[int, str]] = defaultdict(dict)
     if sources.negatives is not None:
         for row in store.rows(sources.negatives, ["qid", "level", "negative"]):
