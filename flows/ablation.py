@@ -22,10 +22,11 @@ from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.annotations import TRAINING, read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.extraction import FeaturesParameters
-from penumbra.tasks.grounding.ablation import NEGATIVES, Results, RowPlan, SeededRun, plan, tabulate
+from penumbra.tasks.grounding.ablation import NEGATIVES, Results, RowPlan, plan, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources, newest_of_encoder
 from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
+from penumbra.tasks.grounding.report import EvaluatedRun
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips
@@ -57,11 +58,8 @@ def ablation(
     for number, row in enumerate(plans, 1):
         label, place = row.row.label, f"row {number} of {len(plans)}"
         with failures_noted(results, label):
-            runs = run_row(row, materials, results, place)
-            if is_planned():
-                results.runs += runs
-            else:
-                results.add(label, runs)
+            results.add(label, run_row(row, materials, results, place))
+            if not is_planned():
                 logger().info("after %s:\n%s", place, results.table())
     artifact = tabulate(dataset.name, results)
     if results.failures:
@@ -116,9 +114,9 @@ class Materials:
         return Sources(queries.annotations, *inputs, None, features.patch_features, queries.tags)
 
 
-def run_row(row: RowPlan, materials: Materials, results: Results, place: str) -> list[SeededRun]:
+def run_row(row: RowPlan, materials: Materials, results: Results, place: str) -> dict[int, EvaluatedRun]:
     """Make a row's inputs, train and evaluate it with every seed; if a seed fails, the others continue."""
-    runs, label = list[SeededRun](), row.row.label
+    runs, label = dict[int, EvaluatedRun](), row.row.label
     sources = with_parts(materials.sources(row), row.settings)
     fitted = settings_for_clips(sources, row.settings, row.preset)
     for number in range(results.seeds):
@@ -127,8 +125,7 @@ def run_row(row: RowPlan, materials: Materials, results: Results, place: str) ->
         logger().info("%s, seed %d of %d: %s", place, number + 1, results.seeds, label)
         with failures_noted(results, f"{label}, seed {seed}"):
             metrics, _ = train(sources, settings, None)
-            run = evaluate_run(metrics, sources_of_run(metrics, sources.annotations))
-            runs.append(SeededRun(label, seed, run))
+            runs[seed] = evaluate_run(metrics, sources_of_run(metrics, sources.annotations))
     return runs
 
 

@@ -180,53 +180,46 @@ COSTS = {  # title, factor, digits
 }
 
 
-@dataclass(frozen=True)
-class SeededRun:
-    """A row trained with one seed."""
-
-    row: str
-    seed: int
-    run: EvaluatedRun
-
-    def figures(self, with_constant: bool) -> Rows:
-        """Return rows of the `ablation` table: of the best constant window, over whole splits, and the costs."""
-        store, constant, figures = Store(), Rows(), Rows()
-        rows = store.table(self.run.evaluation).to_pylist()
-        about = {"row": self.row, "seed": self.seed, "run": rows[0]["run"] if rows else self.run.metrics.key}
-        for row in rows:
-            figure = about | {key: row[key] for key in ("split", "metric", "value")}
-            if row["metric"] in OF_KINDS:
-                figures.append(figure | {"metric": label(row["subset"], row["metric"])})
-            elif row["subset"] == ALL or row["split"] == "train":
-                figures.append(figure)
-            elif row["subset"] == CONSTANT and with_constant:
-                constant.append(figure | {"row": CONSTANT, "run": CONSTANT})
-        trained, measured = (store.manifest(it).measured for it in (self.run.metrics, self.run.predictions))
-        weights = float(sum(parameter.numel() for parameter in load_run(self.run.metrics)[0].parameters()))
-        costs = [weights, trained[TRAINED]]
-        costs += [1000 * measured[SECONDS] / measured[QUERIES]] if measured.get(QUERIES) else []
-        measures = zip(COSTS, costs, strict=False)
-        figures += [about | {"split": WHOLE, "metric": cost, "value": value} for cost, value in measures]
-        return constant + figures
+def figures_of(name: str, seed: int, of: EvaluatedRun, with_constant: bool) -> Rows:
+    """Return rows of the `ablation` table: of the best constant window, over whole splits, and the costs."""
+    store, constant, figures = Store(), Rows(), Rows()
+    rows = store.table(of.evaluation).to_pylist()
+    about = {"row": name, "seed": seed, "run": rows[0]["run"] if rows else of.metrics.key}
+    for row in rows:
+        figure = about | {key: row[key] for key in ("split", "metric", "value")}
+        if row["metric"] in OF_KINDS:
+            figures.append(figure | {"metric": label(row["subset"], row["metric"])})
+        elif row["subset"] == ALL or row["split"] == "train":
+            figures.append(figure)
+        elif row["subset"] == CONSTANT and with_constant:
+            constant.append(figure | {"row": CONSTANT, "run": CONSTANT})
+    trained, measured = (store.manifest(it).measured for it in (of.metrics, of.predictions))
+    weights = float(sum(parameter.numel() for parameter in load_run(of.metrics)[0].parameters()))
+    costs = [weights, trained[TRAINED]]
+    costs += [1000 * measured[SECONDS] / measured[QUERIES]] if measured.get(QUERIES) else []
+    measures = zip(COSTS, costs, strict=False)
+    figures += [about | {"split": WHOLE, "metric": cost, "value": value} for cost, value in measures]
+    return constant + figures
 
 
 @dataclass
 class Results:
-    """The results of a grid's rows so far, in the table's order."""
+    """The results of a grid's rows so far, in the table's order; `runs` are by row and seed."""
 
     grid: Grid
     seeds: int
-    runs: list[SeededRun] = field(default_factory=list)
+    runs: dict[tuple[str, int], EvaluatedRun] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     figures: Rows = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
 
-    def add(self, label: str, runs: Sequence[SeededRun]) -> None:
-        """Add a row's runs, which are fewer than the seeds if some failed."""
+    def add(self, label: str, runs: Mapping[int, EvaluatedRun]) -> None:
+        """Add a row's runs by seed, which are fewer than the seeds if some failed; a planned run has no figures yet."""
         self.labels.append(label)
-        for seeded in runs:
-            self.figures += seeded.figures(with_constant=not self.runs)  # the constant window is the same for all rows
-            self.runs.append(seeded)
+        for seed, one in runs.items():
+            if not is_planned():  # the constant window is the same for all rows
+                self.figures += figures_of(label, seed, one, with_constant=not self.runs)
+            self.runs[label, seed] = one
 
     def table(self) -> str:
         """Return the table: means over seeds, and half of their 95 % intervals."""
@@ -264,7 +257,8 @@ class Results:
         return f"{mean:.2f} ± {half:.2f}" if len(values) > 1 else f"{mean:.2f}"
 
     def _remarks(self) -> list[str]:
-        remarks = remark_on(Store().manifest(self.runs[0].run.metrics).parents) if self.runs else []
+        first = next(iter(self.runs.values()), None)
+        remarks = remark_on(Store().manifest(first.metrics).parents) if first else []
         if self.seeds > 1:
             remarks.append(f"Mean over {self.seeds} seeds ± half of its 95 % interval (Student's t).")
         return remarks + [f"**Failed**: {plain(label)}: {plain(reason)}" for label, reason in self.failures.items()]
@@ -293,10 +287,10 @@ class Ablation(Stage):
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        return tuple(seeded.run.evaluation for seeded in self.results.runs)
+        return tuple(one.evaluation for one in self.results.runs.values())
 
     def parameters(self) -> dict[str, Any]:
-        rows = [[seeded.row, seeded.seed] for seeded in self.results.runs]
+        rows = [list(place) for place in self.results.runs]  # label and seed
         return {"grid": self.results.grid.name, "rows": rows, "failed": self.results.failures}
 
     determines = parameters
