@@ -22,7 +22,6 @@ from penumbra.models.checkpoints import our_name
 from penumbra.models.qd_detr import QDDETR
 from penumbra.tasks.features.clip import FOLDER, Clip
 from penumbra.tasks.grounding.prediction import Grounder, pretrained
-from penumbra.tasks.grounding.prediction.pretrained import Published
 from penumbra.tasks.grounding.runs import RunError
 from tests.films import film
 from tests.golden.reading import model_of
@@ -131,7 +130,7 @@ def checkpoint(file: Path, weights: dict[str, Tensor]) -> Path:
 def test_a_published_checkpoint_grounds_a_video(here: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     data = checkpoint(here / "a.ckpt", official_weights(name)).read_bytes()
     with served({"/a/model_best.ckpt": data}) as (address, asked):
-        monkeypatch.setitem(pretrained.PUBLISHED, name, Published(f"{address}/a/model_best.ckpt"))
+        monkeypatch.setitem(pretrained.PUBLISHED, name, f"{address}/a/model_best.ckpt")
         for _ in range(2):
             grounder = Grounder.pretrained(name, TINY)
     assert asked == ["/a/model_best.ckpt"]
@@ -153,7 +152,8 @@ def test_a_published_checkpoint_grounds_a_video(here: Path, monkeypatch: pytest.
 
 def test_a_file_of_another_digest_is_not_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served({"/a": b"other"}) as (address, _):
-        monkeypatch.setitem(pretrained.PUBLISHED, "mine", Published(f"{address}/a", "0" * 64))
+        monkeypatch.setitem(pretrained.PUBLISHED, "mine", f"{address}/a")
+        monkeypatch.setitem(pretrained.DIGESTS, "mine", "0" * 64)
         with pytest.raises(RunError, match="not 0000"):
             Grounder.pretrained("mine", TINY)
     assert not (here / "runs").exists()
@@ -219,7 +219,7 @@ def test_a_compressed_checkpoint_is_not_unpacked(here: Path) -> None:
 def test_what_a_proxy_answers_is_not_remembered(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"/a": b"<html>log in</html>"}
     with served(files) as (address, _):
-        monkeypatch.setitem(pretrained.PUBLISHED, "mine", Published(f"{address}/a"))
+        monkeypatch.setitem(pretrained.PUBLISHED, "mine", f"{address}/a")
         with pytest.raises(RunError, match=r"/a answers something else than a checkpoint: .* copy it to .*mine\.ckpt"):
             Grounder.pretrained("mine", TINY)
         assert not list((here / "runs" / "pretrained").iterdir())

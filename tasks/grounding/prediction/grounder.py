@@ -108,18 +108,15 @@ class Grounder:
         metrics, store = chosen_run(dataset, str(run)), Store()  # digits may be given as a number
         model, settings = load_run(metrics)
         name = run_name(settings, metrics.key)
-        clips: dict[str, list[Clip]] = {"video_features": [], "text_features": []}
-        clip_length = 0.0
-        for parent in store.manifest(metrics).parents:
-            if parent.stage in clips:
-                manifest = store.manifest(parent)
-                clips[parent.stage].append(_clip_of(name, manifest))
-                clip_length = manifest.parameters.get("clip_length", clip_length)
-        encoders = [load(clip) for clip in clips["video_features"]]
-        text_encoder = load_text_encoder(clips["text_features"][0])
+        parents = store.manifest(metrics).parents
+        [texts] = [store.manifest(it) for it in parents if it.stage == "text_features"]
+        videos = [store.manifest(it) for it in parents if it.stage == "video_features"]
+        of_texts, *of_videos = (_clip_of(name, it) for it in (texts, *videos))
+        encoders, text_encoder = [load(clip) for clip in of_videos], load_text_encoder(of_texts)
         caveat = below_in_words(name, found_run(metrics.key, metrics.dataset).below)
         calibrator, reason = calibrator_of(metrics)
         caveats = tuple(filter(None, (caveat, "" if calibrator and not calibrator.is_chance else reason)))
+        clip_length = videos[0].parameters["clip_length"]
         return cls(name, model, settings, encoders, text_encoder, clip_length, caveats, calibrator)
 
     @classmethod

@@ -8,7 +8,6 @@ import hashlib
 import os
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -29,25 +28,17 @@ SUFFIXES = ("*.safetensors", "*.ckpt", "*.pth", "*.pt")
 CLIP_LENGTH, CLIPS = 2.0, 75  # QVHighlights: videos of 150 s
 
 
-@dataclass(frozen=True)
-class Published:
-    """Where a checkpoint is, and its SHA-256; '' if nobody publishes it: the first download is then remembered."""
-
-    url: str
-    sha256: str = ""
-
-
 GITHUB, ZENODO = "https://raw.githubusercontent.com", "https://zenodo.org/records/13960580/files"
 MOMENT_DETR = "jayleicn/moment_detr/2fd431e941164c566a2b960615b137d7bb35f6b5/run_on_video/moment_detr_ckpt"
 QD_DETR = "wjun0830/QD-DETR/3e8e618ed20627579d35210eb6fea347fb6ca3ca/run_on_video/qd_detr_ckpt"
 PUBLISHED = {  # the authors' own, then those that lighthouse (Nishimura et al., EMNLP 2024) trained
-    "moment_detr-qvhighlights": Published(f"{GITHUB}/{MOMENT_DETR}/model_best.ckpt"),
-    "qd_detr-qvhighlights": Published(f"{GITHUB}/{QD_DETR}/model_best.ckpt"),
-    "moment_detr-lighthouse": Published(f"{ZENODO}/clip_moment_detr_qvhighlight.ckpt"),
-    "qd_detr-lighthouse": Published(
-        f"{ZENODO}/clip_qd_detr_qvhighlight.ckpt", "42798d352dde089a835cb4995eb9c8084a2e97337166abbbb09c12856aec2c55"
-    ),
+    "moment_detr-qvhighlights": f"{GITHUB}/{MOMENT_DETR}/model_best.ckpt",
+    "qd_detr-qvhighlights": f"{GITHUB}/{QD_DETR}/model_best.ckpt",
+    "moment_detr-lighthouse": f"{ZENODO}/clip_moment_detr_qvhighlight.ckpt",
+    "qd_detr-lighthouse": f"{ZENODO}/clip_qd_detr_qvhighlight.ckpt",
 }
+# SHA-256 of those whose digest is published; of the others that of the first download is remembered
+DIGESTS = {"qd_detr-lighthouse": "42798d352dde089a835cb4995eb9c8084a2e97337166abbbb09c12856aec2c55"}
 
 
 def load_pretrained(source: str) -> tuple[nn.Module, Settings, tuple[int, int], str]:
@@ -107,7 +98,7 @@ def _file_of(source: str) -> tuple[Path, str]:
 
     path = Path(source).expanduser()
     if source in PUBLISHED:
-        return _fetched(source, PUBLISHED[source])
+        return _fetched(source, PUBLISHED[source], DIGESTS.get(source, ""))
     if path.is_file():
         return path, ""
     if source.count("/") != 1:
@@ -125,16 +116,16 @@ def _file_of(source: str) -> tuple[Path, str]:
     return found[0], f"{source}: from the hub, with no published SHA-256 to compare"
 
 
-def _fetched(name: str, published: Published) -> tuple[Path, str]:
+def _fetched(name: str, url: str, published: str) -> tuple[Path, str]:
     """Return the file, which is downloaded once; raise `RunError` unless its digest is the published or first one."""
     file = runs_folder() / "pretrained" / f"{name}.ckpt"
     known, is_new = file.with_suffix(".sha256"), not file.is_file()
-    expected = published.sha256 or (known.read_text() if known.is_file() else "")
-    data = _download(name, published.url, file) if is_new else file.read_bytes()
+    expected = published or (known.read_text() if known.is_file() else "")
+    data = _download(name, url, file) if is_new else file.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     if expected and digest != expected:
-        place, remedy = (published.url, "download it elsewhere") if is_new else (file, f"remove {file} and try again")
-        if is_new and not published.sha256:
+        place, remedy = (url, "download it elsewhere") if is_new else (file, f"remove {file} and try again")
+        if is_new and not published:
             remedy = f"it has changed since it was first fetched; to trust it, remove {known}"
         raise RunError(f"{name}: the SHA-256 of {place} is {digest}, not {expected}: {remedy}")
     if is_new:
@@ -147,13 +138,12 @@ def _fetched(name: str, published: Published) -> tuple[Path, str]:
             os.replace(draft, file)
         except CheckpointError:
             raise RunError(
-                f"{name}: {published.url} answers something else than a checkpoint: download it elsewhere, "
-                f"copy it to {file}"
+                f"{name}: {url} answers something else than a checkpoint: download it elsewhere, copy it to {file}"
             ) from None
         finally:
             draft.unlink(missing_ok=True)
-    unpublished = "" if published.sha256 else "; its authors publish no digest, so that of the first download is kept"
-    return file, f"{name}: {published.url}, SHA-256 {digest[:12]}…{unpublished}"
+    unpublished = "" if published else "; its authors publish no digest, so that of the first download is kept"
+    return file, f"{name}: {url}, SHA-256 {digest[:12]}…{unpublished}"
 
 
 class StaySecure(urllib.request.HTTPRedirectHandler):
