@@ -74,19 +74,17 @@ def snap_windows(ranked: Tensor, clip_length: float, longest: float | None) -> T
     return torch.cat((windows.double(), _four_decimals(scores.float().double())), dim=-1)
 
 
-def suppress(ranked: Tensor, threshold: float, before: int = 10, after: int = 10) -> list[Tensor]:
-    """Return the rows [at most `after`, 3] of each query that greedy temporal non-maximum suppression keeps.
+def suppress(ranked: Tensor, threshold: float, keep: int = 10) -> list[Tensor]:
+    """Return the rows [at most `keep`, 3] of each query that greedy temporal non-maximum suppression keeps.
 
-    Of the `before` best rows those are dropped whose intersection with a kept row, over their hull, is above the
-    threshold. Equal scores stay as torch's default sort leaves them, as in MMN's published code; that sort is not
-    stable.
+    Rows are dropped whose intersection with a kept row, over their hull, is above the threshold. Equal scores stay as
+    torch's default sort leaves them, as in MMN's published code; that sort is not stable.
     """
-    rows = ranked[:, :before]
-    order = rows[..., 2].argsort(dim=1, descending=True)
-    rows = rows.gather(1, order[..., None].expand(-1, -1, 3))
+    order = ranked[..., 2].argsort(dim=1, descending=True)
+    rows = ranked.gather(1, order[..., None].expand(-1, -1, 3))
     left = torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device)
     chosen = torch.zeros_like(left)
-    for _ in range(min(after, rows.shape[1])):
+    for _ in range(min(keep, rows.shape[1])):
         next_row = left & (left.cumsum(1) == 1)  # the first row left of each query
         best = (rows * next_row[..., None]).sum(1, keepdim=True)  # [batch, 1, 3]
         chosen |= next_row

@@ -101,7 +101,7 @@ def predicted(golden: Golden, net: MMN, keep: int) -> list[Tensor]:
         outputs: MapOutputs = net.eval()(inputs(golden))
     windows = candidate_windows(net.cells, net.settings.clips, durations(golden))
     rows = torch.cat((windows, outputs.fused(test["CONTRASTIVE_SCORE_POW"])[..., None]), dim=-1)
-    return suppress(rows, test["NMS_THRESH"], before=rows.shape[1], after=keep)
+    return suppress(rows, test["NMS_THRESH"], keep)
 
 
 def test_videos_are_averaged_to_segments(golden: Golden) -> None:

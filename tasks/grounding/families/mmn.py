@@ -158,7 +158,7 @@ class MMNSystem(System[AnMMN]):
             scores = outputs.fused(options.power)  # [sentences, candidates]
             candidates = candidate_windows(data.cells, options.clips, data.columns["duration"][index])
             ranked = torch.cat((candidates, scores[..., None]), dim=-1)
-            kept = suppress(ranked, options.suppression, before=ranked.shape[1], after=options.keep)
+            kept = suppress(ranked, options.suppression, options.keep)
             single = scores[:, data.cells[:, 0] == data.cells[:, 1]].cpu().numpy()
             evidence = evidence_of(outputs, scores).double().cpu().numpy()
             for row, best, saliency, numbers in zip(index.tolist(), kept, single, evidence, strict=True):
