@@ -23,10 +23,12 @@ from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.evaluation.predictions import OTHER_VIDEO, RunStage
 from penumbra.tasks.grounding.evaluation.rejection import (
+    OF_ALL,
+    OF_KINDS,
+    SENTENCES,
     calibrator_of_predictions,
     rejection_figures,
     rejection_scores,
-    rejection_tables,
     rows_by_split,
     text_figures,
 )
@@ -38,6 +40,7 @@ from penumbra.tasks.stage import is_planned, logger, run
 
 STAGE = "evaluation"
 OTHER_QUERY = "another query"
+COUNTS = ("queries", SENTENCES)  # figures that are numbers of queries and of false sentences
 STEPS = 40  # of the grid of constant windows
 BLOCK = 1024  # queries compared with the grid at once
 Rows = list[dict[str, Any]]
@@ -198,8 +201,15 @@ def aligned(judged: Iterable[Row], annotations: Mapping[str, Row], end: float | 
 
 def tables_of(rows: Rows) -> Iterator[Lines]:
     """Yield the tables for people of rows of `evaluation`: results, false sentences, and the family's own figures."""
-    yield results(rows)
-    yield from rejection_tables(rows)
+    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
+    known = {metric for _, _, metric in values}
+    shown = [name for metric in all_metrics().values() for name in metric.shown if name in known]
+    results, kinds = ([it[:2] for it in values if it[2] == counted] for counted in COUNTS)
+    yield _table(values, "subset", ("queries", *shown), results)
+    if kinds:
+        splits = dict.fromkeys(split for split, _ in kinds)
+        yield _table(values, "false sentences", OF_KINDS, kinds)
+        yield _table(values, "false sentences", OF_ALL, [(split, ALL) for split in splits])
     for title, unit, word, digits in (
         ("saliency inside the moment", "% in order", "ordering", 1),
         ("probability of clips inside and outside the moment", "mean", "probability", 3),
@@ -210,15 +220,12 @@ def tables_of(rows: Rows) -> Iterator[Lines]:
             yield ("split", title, unit), lines
 
 
-def results(rows: Rows) -> Lines:
-    """Return the table of results, a line for each split and composition type."""
-    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
-    known = {metric for _, _, metric in values}
-    columns = [name for metric in all_metrics().values() for name in metric.shown if name in known]
-    lines = []
-    for (split, subset, metric), count in values.items():
-        if metric == "queries":
-            shown = [values.get((split, subset, name)) for name in columns]
-            cells = ["–" if value is None else f"{value:.2f}" for value in shown]
-            lines.append((split, subset, f"{count:,.0f}", *cells))
-    return ("split", "subset", "queries", *columns), lines
+def _table(
+    values: Mapping[tuple[str, str, str], float], subset: str, columns: Sequence[str], places: Sequence[tuple[str, str]]
+) -> Lines:
+    """Return a table of figures, with a line for each of `places`, which are split and subset."""
+    lines = list[tuple[str, ...]]()
+    for place in places:
+        known = ((values.get((*place, name)), 0 if name in COUNTS else 2) for name in columns)
+        lines.append((*place, *("–" if value is None else f"{value:,.{digits}f}" for value, digits in known)))
+    return ("split", subset, *columns), lines

@@ -49,7 +49,8 @@ from penumbra.tasks.negatives.providers.random import row_seed
 STAGE = "existence"
 OF_TEXT, REJECTED, GROUP, SENTENCES = "AUROC of the text alone", "rejected", "group score", "sentences"
 ACCURACY, ERROR = "rejection accuracy", "calibration error"
-OF_KINDS = (AREA, OF_TEXT, REJECTED, GROUP, SENTENCES)
+OF_KINDS = (SENTENCES, AREA, OF_TEXT, REJECTED, GROUP)
+OF_ALL = ("R1@0.5", WITH_REJECTION, ACCURACY, ERROR)
 BINS = 10  # of existence
 STEPS = 50  # of a curve
 Rows = list[dict[str, Any]]
@@ -232,24 +233,6 @@ def text_figures(asked: Rows, rows: Mapping[str, Mapping[str, Any]]) -> Iterator
         queries, sentences = [rows[row["qid"]]["query"] for row in mine], [row["sentence"] for row in mine]
         if area := blind_auc(queries, sentences, videos, Resamples(len(names), 0, 0)):
             yield kind, OF_TEXT, 100 * area.value
-
-
-def rejection_tables(rows: Rows) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """Yield header and lines of two tables of rows of `evaluation`: by kind of false sentences, and over all."""
-    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
-    kinds = [(split, subset) for split, subset, metric in values if metric == SENTENCES]
-    for columns, places in (
-        ((SENTENCES, AREA, OF_TEXT, REJECTED, GROUP), kinds),
-        (("R1@0.5", WITH_REJECTION, ACCURACY, ERROR), [(split, ALL) for split in dict.fromkeys(it for it, _ in kinds)]),
-    ):
-        lines = []
-        for place in places:
-            known = [values.get((*place, name)) for name in columns]
-            digits = [0 if name == SENTENCES else 2 for name in columns]
-            shown = ("–" if it is None else f"{it:,.{n}f}" for it, n in zip(known, digits, strict=True))
-            lines.append((*place, *shown))
-        if lines:
-            yield ("split", "false sentences", *columns), lines
 
 
 def recall_against_rejection(hits: Floats, true: Floats, false: Floats) -> list[tuple[float, float]]:

@@ -10,7 +10,7 @@ import pytest
 
 from penumbra.tasks.grounding import metrics as registry
 from penumbra.tasks.grounding.evaluation import figures
-from penumbra.tasks.grounding.evaluation.figures import constant_window, figures_of_split, judged_split, results
+from penumbra.tasks.grounding.evaluation.figures import constant_window, figures_of_split, judged_split, tables_of
 from penumbra.tasks.grounding.metrics import Metric, Scores, Split, all_metrics, compared_scores
 
 PREDICTIONS = [
@@ -45,7 +45,7 @@ def test_a_metric_of_another_package_is_in_figures_tables_and_comparisons(monkey
     ]
     values = {(row["subset"], row["metric"]): row["value"] for row in rows}
     assert (values["all", "late start, s"], values["v-n", "late start, s"]) == (2, 4)
-    header, lines = results(rows)
+    header, lines = next(tables_of(rows))
     assert header[-1] == "late start, s"
     assert [line[-1] for line in lines] == ["2.00", "4.00"]
     scores = compared_scores(judged_split(PREDICTIONS, ANNOTATIONS, None))

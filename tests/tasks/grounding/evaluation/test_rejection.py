@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 from penumbra.tasks.grounding.batches.examples import together
 from penumbra.tasks.grounding.batches.inputs import Loaded
 from penumbra.tasks.grounding.evaluation.compare import paired_bootstrap
+from penumbra.tasks.grounding.evaluation.figures import tables_of
 from penumbra.tasks.grounding.evaluation.predictions import NEAR, OTHER_VIDEO, balanced, false_sentences
 from penumbra.tasks.grounding.evaluation.rejection import (
     ACCURACY,
@@ -20,7 +21,6 @@ from penumbra.tasks.grounding.evaluation.rejection import (
     recall_against_rejection,
     rejection_figures,
     rejection_scores,
-    rejection_tables,
     text_figures,
 )
 from penumbra.tasks.grounding.metrics import Split, Windows
@@ -156,7 +156,7 @@ def test_a_classifier_of_the_text_alone_finds_what_a_kind_gives_away() -> None:
 def test_tables_are_by_kind_and_over_all() -> None:
     values = [("test", NEAR, "sentences", 1234.0), ("test", NEAR, "AUROC", 51.234), ("test", ALL, WITH_REJECTION, 40.0)]
     rows = [dict(zip(("split", "subset", "metric", "value"), it, strict=True)) for it in values]
-    (_, of_kinds), (_, over_all) = rejection_tables(rows)
+    _, (_, of_kinds), (_, over_all) = tables_of(rows)
     assert of_kinds == [("test", NEAR, "1,234", "51.23", "–", "–", "–")]
     assert over_all == [("test", ALL, "–", "40.00", "–", "–")]
 
