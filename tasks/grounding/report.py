@@ -21,7 +21,7 @@ from penumbra.tasks.grounding.evaluation.figures import judged_splits, tables_of
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, recall_against_rejection
 from penumbra.tasks.grounding.metrics import compared_scores
 from penumbra.tasks.grounding.runs import ALL, below_constant, below_in_words, run_folder
-from penumbra.tasks.grounding.training.logs import best_epoch, curves_of, curves_section, figures_in_words, headline
+from penumbra.tasks.grounding.training.logs import best_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.stage import name_of
 from penumbra.tasks.stage import logger, side_effect_task
 
@@ -78,8 +78,8 @@ def _publish(document: Document, metrics: Artifact, flow: str, more: str = "", k
 def training_document(metrics: Artifact) -> Document:
     """Return the report of a trained run."""
     manifest, rows = Store().manifest(metrics), Store().table(metrics).to_pylist()
-    best = best_epoch(curves_of(rows))
-    kept = "the last one is kept" if best is None else f"the best one is {best}"
+    best = best_of(rows)
+    kept = f"the best one is {best['epoch']}" if best else "the last one is kept"
     refused = ", ".join(f"{count:,} with {reason!r}" for reason, count in manifest.rejected.items()) or "none"
     lead = [
         f"Trained on {metrics.dataset} in {manifest.seconds:,.0f} s, "
@@ -100,7 +100,7 @@ def training_document(metrics: Artifact) -> Document:
         Section("Settings", tables=[Table(("setting", "value"), settings)], folded=True),
         Section("Origin", tables=origin, folded=True),
     ]
-    return Document(f"{name_of(manifest)} on {metrics.dataset}", " ".join(lead), sections, headline(curves_of(rows)))
+    return Document(f"{name_of(manifest)} on {metrics.dataset}", " ".join(lead), sections, headline(rows))
 
 
 def evaluation_document(run: EvaluatedRun) -> Document:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -39,15 +40,9 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> Curves:
     return dict(curves)
 
 
-def best_epoch(curves: Curves) -> int | None:
-    """Return the best epoch: the first with the highest value of what epochs are chosen by."""
-    points = curves.get((VALIDATION, CHOSEN_BY))
-    return int(max(points, key=lambda point: point[1])[0]) if points else None
-
-
-def best_value(history: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the highest value of what epochs are chosen by; None without validation queries."""
-    return max((row["value"] for row in history if row["name"] == CHOSEN_BY), default=None)
+def best_of(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the best epoch's row of what epochs are chosen by, the first of equals; None if nothing was validated."""
+    return max((row for row in rows if row["name"] == CHOSEN_BY), key=itemgetter("value"), default=None)
 
 
 def figures_in_words(metrics: Mapping[str, float]) -> str:
@@ -56,32 +51,35 @@ def figures_in_words(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {metrics[name]:.2f}" for name in names)
 
 
-def headline(curves: Curves) -> str:
+def headline(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the validation metrics of the best epoch; empty without validation queries."""
-    best = best_epoch(curves)
-    several = ((name, dict(points)) for (split, name), points in curves.items() if split == VALIDATION)
-    metrics = {name: values[best] for name, values in several if best in values}
-    return f"{figures_in_words(metrics)} on the validation queries, epoch {best}" if metrics else ""
+    best = best_of(rows)
+    if best is None:
+        return ""
+    place = VALIDATION, best["epoch"]
+    metrics = {row["name"]: row["value"] for row in rows if (row["split"], row["epoch"]) == place}
+    return f"{figures_in_words(metrics)} on the validation queries, epoch {best['epoch']}"
 
 
-def curves_section(rows: Iterable[Mapping[str, Any]]) -> Section:
+def curves_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     """Return the section of a report that shows the curves.
 
     The metrics have a panel, what the best epoch is chosen by another, and so have the total loss and each term, whose
     scales differ too much for one panel.
     """
-    curves, drawings = curves_of(rows), list[Drawing]()
+    curves, best, drawings = curves_of(rows), best_of(rows), list[Drawing]()
+    marked = [best["epoch"]] if best else []
     judged = [name for name in METRICS if (VALIDATION, name) in curves]
     if judged:
         lines = [_line(name, curves[VALIDATION, name], style) for style, name in enumerate(judged)]
         chosen = [_line("what the best epoch is chosen by", curves[VALIDATION, CHOSEN_BY], len(lines))]
-        several = [_panel("%, validation queries", lines, curves), _panel(chosen[0].label, chosen, curves)]
+        several = [_panel("%, validation queries", lines, marked), _panel(chosen[0].label, chosen, marked)]
         title = "Validation by epoch, the best one marked"
         drawings.append(panels(title, several, columns=2, height=230, legend=True))
     names = {name for split, name in curves if split == TRAIN} - NOT_DRAWN
     ordered = [name for name in (*FIRST, *sorted(names - {*FIRST, *LAST}), *LAST) if name in names]
     if ordered:
-        several = [_panel(name, [_line(name, curves[TRAIN, name])], curves) for name in ordered]
+        several = [_panel(name, [_line(name, curves[TRAIN, name])], marked) for name in ordered]
         drawings.append(panels("Losses by epoch, mean over steps, each before its weight", several, 3, 140))
     return Section("Training", [] if drawings else ["No epoch was trained."], drawings=drawings)
 
@@ -91,10 +89,9 @@ def _line(label: str, points: Sequence[tuple[float, float]], style: int = 0) -> 
     return Line(label, [*points[:-1:every], *points[-1:]], style)
 
 
-def _panel(title: str, lines: Sequence[Line], curves: Curves) -> Panel:
+def _panel(title: str, lines: Sequence[Line], marked: Sequence[int]) -> Panel:
     epochs = [epoch for line in lines for epoch, _ in line.points]
-    best = best_epoch(curves)
-    return Panel(title, lines, min(epochs), max(epochs), "epoch", marked=[] if best is None else [best])
+    return Panel(title, lines, min(epochs), max(epochs), "epoch", marked=marked)
 
 
 # -- while it runs -----------------------------------------------------------------------------------------------------
@@ -117,9 +114,9 @@ class Progress:
 
     def line(self) -> str:
         newest = {row["name"]: row["value"] for row in self.history if row["epoch"] == self.epoch}
-        chosen, best, loss = newest.get(CHOSEN_BY), best_value(self.history), newest.get("total")
+        chosen, best, loss = newest.get(CHOSEN_BY), best_of(self.history), newest.get("total")
         metric = "R1@0.5 + R1@0.7 + mIoU" if self.chosen_by == "sum" else self.chosen_by
-        judged = f", {metric} {chosen:.2f} (best {best:.2f})" if None not in (chosen, best) else ""
+        judged = f", {metric} {chosen:.2f} (best {best['value']:.2f})" if chosen is not None and best else ""
         losses = "" if loss is None else f": loss {loss:.4f}"
         return f"epoch {self.epoch} of {self.epochs}{losses}{judged}, {self.seconds:.0f} s, {self.left:.0f} s left"
 

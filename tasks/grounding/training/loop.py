@@ -37,7 +37,7 @@ from penumbra.tasks.grounding.training.checkpoints import (
     restore_optimiser,
     write_checkpoint,
 )
-from penumbra.tasks.grounding.training.logs import Observer, Progress, Row, best_value
+from penumbra.tasks.grounding.training.logs import Observer, Progress, Row, best_of
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.progress import counting
 
@@ -253,10 +253,10 @@ class Trainer:
         """Evaluate on the validation queries; return whether this epoch is the best so far, in every process."""
         improved = True  # without validation queries the last epoch is the best
         if self.validation is not None and len(self.validation):
-            best, predictions = best_value(self.history), self.system.predict(self.model, self.validation)
+            best, predictions = best_of(self.history), self.system.predict(self.model, self.validation)
             metrics = validation_metrics(predictions, self.truth, self.settings)
             self._record("validation", metrics)
-            improved = best is None or metrics["chosen_by"] > best
+            improved = best is None or metrics["chosen_by"] > best["value"]
         [improved] = broadcast_object_list([improved])
         self.waited = 0 if improved else self.waited + 1
         return bool(improved)
@@ -275,10 +275,11 @@ class Trainer:
             return
         weights = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         moments = {f"optimiser.{n}": value for n, value in optimiser_tensors(self.model, self.optimiser).items()}
+        best = best_of(self.history)
         state = {
             "epoch": self.epoch,
             "step": self.step_number,
-            "best": best_value(self.history),
+            "best": best and best["value"],
             "waited": self.waited,
             "processes": self.accelerator.num_processes,
             "history": self.history,

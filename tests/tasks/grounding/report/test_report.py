@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from penumbra.artifacts.charts import Line, Panel, panels
 from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.markdown import printable
-from penumbra.tasks.grounding.training.logs import best_epoch, curves_of, curves_section
+from penumbra.tasks.grounding.training.logs import curves_section, headline
 from tests.markup import HOSTILE
 
 pytestmark = pytest.mark.slow
@@ -22,8 +22,7 @@ def metrics(name: str, values: list[float], split: str = "train") -> list[dict[s
 def test_curves_have_a_panel_for_each_term_and_mark_the_best_epoch() -> None:
     found = [row for name in ("span", "total", "learning_rate", "seconds") for row in metrics(name, [3, 2, 1.0])]
     found += [row for name in ("mIoU", "mAP", "chosen_by") for row in metrics(name, [10, 30, 30.0], "validation")]
-    curves = curves_of(found)
-    assert best_epoch(curves) == 2, "the first of equals"
+    assert headline(found) == "mIoU 30.00 on the validation queries, epoch 2", "the first of equals"
     judged, losses = curves_section(found).drawings
     titles = re.findall(r'font-weight="600"[^>]*>([^<]+)<', "".join(losses.body))
     assert titles == ["total", "span", "learning_rate"]
