@@ -67,7 +67,7 @@ def rank_windows(spans: Tensor, scores: Tensor, durations: Tensor) -> Tensor:
     return _four_decimals(rows.gather(1, order[..., None].expand(-1, -1, 3)).double().cpu())
 
 
-def snap_windows(ranked: Tensor, clip_length: float, longest: float | None) -> Tensor:
+def snap_windows(ranked: Tensor, clip_length: float, longest: float) -> Tensor:
     """Return rows [batch, queries, 3] clamped to [0, longest] seconds and rounded to clips, half to even."""
     windows, scores = ranked[..., :2].float(), ranked[..., 2:]
     windows = (windows.clamp(0, longest) / clip_length).round() * clip_length

@@ -105,6 +105,7 @@ class DeviceData:
         self.examples, self.device, self.clip_length = examples, device, examples.videos.clip_length
         self.batch_size, self.group_by_length = settings.training.batch_size, settings.training.group_by_length
         self.losses, self.negatives_apart = settings.model.loss_settings, settings.model.reads_batch_negatives
+        self.longest = settings.ranking.longest or torch.inf  # seconds; predicted windows end here at the latest
         self.made = 0  # batches of this epoch
         self.sentences = SentencesOfVideos(examples) if self.losses.existence else None
         features = examples.videos, examples.texts, examples.clips

@@ -15,7 +15,7 @@ from penumbra.models.losses import Targets, mean_over
 from penumbra.models.spans import to_spans, to_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, draw_pairs
 from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.configs import BaseSettings, Ranking
+from penumbra.tasks.grounding.configs import BaseSettings
 from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig
 from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outputs_of
 
@@ -81,10 +81,13 @@ def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 class BackgroundData(DeviceData):
-    """Training queries of BM-DETR on one device. A batch never holds two queries of one video."""
+    """Queries of BM-DETR on one device. A batch never holds two queries of one video, and a cut video ends there."""
 
     def __init__(self, examples: Examples, device: torch.device, settings: BaseSettings) -> None:
-        super().__init__(examples, device, settings)
+        clips = settings.inputs.longest_video
+        end = torch.inf if clips is None else clips * examples.videos.clip_length  # of a video that is cut
+        super().__init__(replace(examples, duration=examples.duration.clamp(max=end)), device, settings)
+        self.longest = min(self.longest, end)
         self.options, self.group_by_length = settings.model.network_options, False
         self.negatives = negatives = self.losses.negatives
         hard = zip(examples.hard.T, examples.hard_present.T, strict=True)
@@ -140,27 +143,16 @@ class BackgroundData(DeviceData):
 
 
 class BMDETRSystem(DETRSystem[BMDETRConfig]):
-    """Family of BM-DETR, with its own data, figures, and end of a cut video."""
+    """Family of BM-DETR, with its own data and figures."""
 
     models = (BMDETRConfig,)
+    data_type = BackgroundData
     has_static_shapes = False  # a batch holds different videos, not videos of like length
-
-    def data(self, examples: Examples, device: torch.device) -> BackgroundData:
-        """See `System.data`. A video that is cut to its first clips ends there."""
-        end = self._end(examples.videos.clip_length)
-        if end is not None:
-            examples = replace(examples, duration=examples.duration.clamp(max=end))
-        return BackgroundData(examples, device, self.settings)
 
     @property
     def evidence(self) -> tuple[str, ...]:
         names, matched = super().evidence, self.config.network_options.frame_matcher
         return (*names, "highest probability") if matched and HEAD not in names else names
-
-    def ranking(self, clip_length: float) -> Ranking:
-        """Return how windows are made. None ends after the last clip that a video may have."""
-        ranking, end = self.settings.ranking, self._end(clip_length)
-        return ranking if end is None else ranking.model_copy(update={"longest": min(ranking.longest or end, end)})
 
     def figures(self, model: nn.Module, data: BackgroundData) -> dict[str, float]:
         """Return the paper's Table 9: mean probability of clips in and out of the moment, without and with a negative.
@@ -186,10 +178,6 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
                 several.append(torch.stack(sides, dim=1)[known[index]])
             means += torch.cat(several).double().mean(0).tolist()
         return {**dict(zip(FIGURES, means, strict=True)), "queries with a negative": float(known.sum())}
-
-    def _end(self, clip_length: float) -> float | None:
-        clips = self.settings.inputs.longest_video
-        return None if clips is None else clips * clip_length
 
 
 # -- temporal shifting (section 3.4): a moment is cut out of its video and put in elsewhere ---------------------------

@@ -19,7 +19,7 @@ from penumbra.models.spans import rank_windows, snap_windows
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData
 from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.configs import ModelConfig, Ranking
+from penumbra.tasks.grounding.configs import ModelConfig
 from penumbra.tasks.grounding.families.base import (
     HEAD,
     HardNegativeModel,
@@ -85,6 +85,7 @@ class DETRSystem(System[ADETR]):
     """Family of the DETR models: positives, the batch's negatives and hard negatives are encoded as one batch."""
 
     models: ClassVar[tuple[type[ModelConfig], ...]] = (QDDETRConfig, MomentDETRConfig)  # the default first
+    data_type: ClassVar[type[DeviceData]] = DeviceData
 
     @property
     def has_static_shapes(self) -> bool:
@@ -106,7 +107,7 @@ class DETRSystem(System[ADETR]):
         return video - ENDPOINTS, text
 
     def data(self, examples: Examples, device: torch.device) -> DeviceData:
-        return DeviceData(examples, device, self.settings)
+        return self.data_type(examples, device, self.settings)
 
     def objective(self, model: nn.Module) -> Objective:
         losses = self.config.loss_settings
@@ -117,17 +118,12 @@ class DETRSystem(System[ADETR]):
     def evidence(self) -> tuple[str, ...]:
         return (HEAD,) if self.config.loss_settings.existence else ("highest saliency", "best window")
 
-    def ranking(self, clip_length: float) -> Ranking:
-        """Return how windows are made of outputs for clips of this length (s)."""
-        return self.settings.ranking
-
     def predict(self, model: nn.Module, data: DeviceData) -> list[Prediction]:
         """See `System.predict`; saliency is rounded to float16, as the published files hold it."""
         predictions: list[Prediction | None] = [None] * len(data)
-        ranking = self.ranking(data.clip_length)
         for rows, outputs in outputs_of(model, data, data.inputs, bf16=self.bf16):
             ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
-            windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
+            windows = snap_windows(ranked, data.clip_length, data.longest) if self.settings.ranking.snap else ranked
             saliency = outputs.saliency.half().float().cpu().numpy()
             lengths = data.videos.host_lengths[data.video[rows.numpy()]]
             evidence = evidence_of(outputs, torch.from_numpy(lengths).to(data.device)).cpu().numpy()
