@@ -113,7 +113,6 @@ def test_each_frame_is_read_with_its_own_patches_and_vector(store: Store) -> Non
     artifact = store.newest("motion", "patch_features")
     rows = {row["vid"]: row for row in store.table(artifact).to_pylist()}
     patches = load_patches(artifact, {"d": 0, "without patches": 1, "b": 2})
-    assert patches is not None
     frames, states, mask = patches.gather(np.array([2, 1, 0]))
     assert mask.sum(1).tolist() == [len(rows["b"]["scale"]), 0, len(rows["d"]["scale"])]
     for place, vid in ((0, "b"), (2, "d")):

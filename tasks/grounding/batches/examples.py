@@ -107,8 +107,8 @@ class VideoPatches:
         return frames.float(), states * scale[..., None, None], mask
 
 
-def load_patches(artifact: Artifact, index: Mapping[str, int]) -> VideoPatches | None:
-    """Return the patches of the videos in `index`, or None if there are none."""
+def load_patches(artifact: Artifact, index: Mapping[str, int]) -> VideoPatches:
+    """Return the patches of the videos in `index`; raise `FeatureError` if there are none."""
     columns = ["vid", "grid", "patches", "scale", "frames"]
     counts, found = np.zeros(len(index) + 1, np.int64), dict[int, list[np.ndarray]]()
     for part in Store().parts(artifact, columns):
@@ -120,7 +120,7 @@ def load_patches(artifact: Artifact, index: Mapping[str, int]) -> VideoPatches |
                 vectors = frames.values.flatten().to_numpy().reshape(count, -1)
                 found[row] = [states, scale.values.to_numpy(), vectors]
     if not counts.any():
-        return None
+        raise FeatureError(f"{artifact.path} has no patches of any video that has features")
     offsets = torch.from_numpy(counts.cumsum())
     several = zip(*(found[row] for row in sorted(found)), strict=True)
     return VideoPatches(*(Features(torch.from_numpy(np.concatenate(column)), offsets) for column in several))

@@ -176,10 +176,7 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
     store = Store()
     videos = joined([normalised(load_features(artifact), inputs.longest_video) for artifact in sources.video_features])
     if sources.patch_features is not None:
-        patches = load_patches(sources.patch_features, videos.index)
-        if patches is None:
-            raise FeatureError(f"{sources.patch_features.path} has no patches of any video that has features")
-        videos = replace(videos, patches=patches)
+        videos = replace(videos, patches=load_patches(sources.patch_features, videos.index))
     false = [sources.judging_texts] if sources.judging_texts and store.manifest(sources.judging_texts).rows else []
     several = [normalised(load_features(it), inputs.longest_text) for it in (sources.text_features, *false)]
     texts = reduce(together, several)
