@@ -85,7 +85,7 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
     data = system.data(made_up(sizes), device)
     net = system.build(sizes.video, sizes.text).to(device)
     objective: Any = system.objective(net)
-    step: Any = TrainingStep(objective, make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
+    step: Any = TrainingStep(objective, make_optimiser(system.parameters(net), settings.training), 0.1)
     if device.type == "cuda" and system.has_static_shapes:
         step = GraphedStep(step)
     rows = torch.arange(BATCH)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from penumbra.models.checkpoints import CheckpointError, load_weights
 from penumbra.tasks.devices import device_of, fast_cpu_matmul
 from penumbra.tasks.grounding.batches.examples import Examples
+from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import align, means, retrieval_scores
@@ -89,13 +90,11 @@ def has_glibc() -> bool:
     return platform.system() == "Linux" and platform.libc_ver()[0] == "glibc"
 
 
-def make_optimiser(
-    groups: list[dict[str, Any]], learning_rate: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
-) -> torch.optim.AdamW:
+def make_optimiser(groups: list[dict[str, Any]], config: Training) -> torch.optim.AdamW:
     """Return AdamW over groups of weights (`System.parameters`), as one fused kernel if the device has one."""
     device = groups[0]["params"][0].device.type
     fast = {"fused": device in ("cpu", "cuda"), "capturable": device == "cuda"}
-    return torch.optim.AdamW(groups, learning_rate, betas, weight_decay=weight_decay, **fast)
+    return torch.optim.AdamW(groups, config.learning_rate, config.betas, weight_decay=config.weight_decay, **fast)
 
 
 class TrainingStep:
@@ -176,8 +175,7 @@ class Trainer:
             except CheckpointError as error:
                 raise RunError(str(error)) from None
         self.model.to(self.device).train()
-        groups = self.system.parameters(self.model)
-        self.optimiser = make_optimiser(groups, config.learning_rate, config.weight_decay, config.betas)
+        self.optimiser = make_optimiser(self.system.parameters(self.model), config)
         videos, texts = training.videos.to(self.device), training.texts.to(self.device)  # one copy for both
         self.data = self.system.data(replace(training, videos=videos, texts=texts), self.device)
         self.truth = {row["qid"]: row["windows"] for row in validation.rows}
