@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from penumbra.tasks.devices import fast_cpu_matmul
-from penumbra.tasks.grounding.batches.examples import Examples, Features, make_examples
+from penumbra.tasks.grounding.batches.examples import Examples, Features, Loaded
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.loop import GraphedStep, TrainingStep, keep_memory, make_optimiser
 from penumbra.tasks.grounding.training.presets import Settings, layered
@@ -53,7 +53,7 @@ def made_up(sizes: Sizes) -> Examples:
     ]
     negatives = {str(n): {level: f"{n} {level}" for level in (1, 2, 3)} for n in range(BATCH)}
     in_video = {qid: list(levels.values()) for qid, levels in negatives.items()}
-    return make_examples(rows, negatives, videos, words, in_video=in_video)
+    return Loaded(videos, words, rows, negatives, in_video).examples_of(rows, "training")
 
 
 def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:

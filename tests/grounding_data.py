@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from penumbra.tasks.grounding.batches.examples import Examples, Features, make_examples
+from penumbra.tasks.grounding.batches.examples import Examples, Features, Loaded
 from penumbra.tasks.grounding.training.presets import DEFAULT, MODELS, Settings
 
 CHANNELS = 12
@@ -40,6 +40,12 @@ def videos() -> Features:
 def texts(count: int) -> Features:
     names = [f"text {n}{level}" for n in range(count) for level in ("", " 1", " 2", " 3")]
     return features(names, [2 + n % 4 for n in range(len(names))], seed=2)
+
+
+def make_examples(
+    found: list[dict[str, Any]], negatives: dict[str, dict[int, str]], videos: Features, texts: Features, **others: Any
+) -> Examples:
+    return Loaded(videos, texts, found, negatives, **others).examples_of(found, "training")
 
 
 def data(count: int = 24, levels: int = 3) -> Examples:

@@ -22,7 +22,6 @@ from penumbra.tasks.features.reading import read_features
 SMALLEST_NORM = 1e-5
 NO_CLIPS = np.zeros((0, 2), np.float32)
 LEVELS = 3
-STAGE = "training"
 
 
 @dataclass(frozen=True)
@@ -230,45 +229,57 @@ def clip_range(start: float, end: float, clips: int, clip_length: float) -> tupl
     return min(int(start / clip_length), last), last
 
 
-def make_examples(
-    rows: Iterable[Mapping[str, Any]],
-    negatives: Mapping[str, Mapping[int, str]],
-    videos: Features,
-    texts: Features,
-    stage: str = STAGE,
-    in_video: Mapping[str, Sequence[str]] | None = None,
-    parts: Mapping[str, tuple[str, str]] | None = None,
-) -> Examples:
-    """Return examples of rows of the `annotations` table; `negatives` gives a query's texts by level.
+@dataclass(frozen=True)
+class Loaded:
+    """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level.
 
-    `in_video` gives the texts of its `in_video_negatives`, which only training queries have, `parts` the two of its
-    `visual_dynamic_queries`; both are None if the model does not read them.
+    `in_video` gives the texts of a query's negatives in its own video, which only training queries have, `parts` its
+    static and dynamic query; None if the model does not read them. `judging` gives the false sentences that a query is
+    judged by, by their kind.
     """
-    bad_videos, bad_texts = videos.unusable(), texts.unusable()
-    usable = texts.index.keys() - bad_texts
-    good, hard, inside, rejected, notes = [], list[dict[int, str]](), list[list[str]](), [], Counter[str]()
-    for row in rows:
-        qid, vid, query = row["qid"], row["vid"], row["query"]
-        faults = (
-            (vid not in videos.index, "no features of its video", vid),
-            (query not in texts.index, "no features of its text", query),
-            (vid in bad_videos, "features of its video are empty or hold a NaN", vid),
-            (query in bad_texts, "features of its text are empty or hold a NaN", query),
-        )
-        if found := [fault for is_so, *fault in faults if is_so]:
-            rejected.append(rejection(qid, stage, *found[0]))
-            continue
-        good.append(row)
-        hard.append({level: text for level, text in negatives.get(qid, {}).items() if text in usable})
-        inside.append([text for text in (in_video or {}).get(qid, ()) if text in usable])
-        if negatives and len(hard[-1]) < LEVELS:
-            notes[f"query with {len(hard[-1])} of {LEVELS} hard negatives"] += 1
-        if in_video is not None and not inside[-1] and row.get("split", "train") == "train":
-            notes["query without a negative in its video"] += 1
-    halves = None if parts is None else [parts.get(row["qid"], (row["query"],) * 2) for row in good]
-    notes["query that has no static and dynamic part"] += sum(static == dynamic for static, dynamic in halves or ())
-    examples = _examples(good, hard, inside, videos, texts)
-    return replace(examples, parts=tuple(halves or ()), rejected=tuple(rejected), notes=+notes)
+
+    videos: Features
+    texts: Features
+    rows: list[dict[str, Any]]
+    negatives: dict[str, dict[int, str]]
+    in_video: dict[str, list[str]] | None = None
+    parts: dict[str, tuple[str, str]] | None = None
+    judging: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def splits(self) -> list[str]:
+        return list(dict.fromkeys(row["split"] for row in self.rows))
+
+    def of_split(self, splits: Iterable[str]) -> list[dict[str, Any]]:
+        wanted = set(splits)
+        return [row for row in self.rows if row["split"] in wanted]
+
+    def examples_of(self, rows: Iterable[Mapping[str, Any]], stage: str) -> Examples:
+        """Return examples of rows of `annotations`; those that can't be used are rejected, with their reasons."""
+        bad_videos, bad_texts = self.videos.unusable(), self.texts.unusable()
+        usable = self.texts.index.keys() - bad_texts
+        good, hard, inside, rejected, notes = [], list[dict[int, str]](), list[list[str]](), [], Counter[str]()
+        for row in rows:
+            qid, vid, query = row["qid"], row["vid"], row["query"]
+            faults = (
+                (vid not in self.videos.index, "no features of its video", vid),
+                (query not in self.texts.index, "no features of its text", query),
+                (vid in bad_videos, "features of its video are empty or hold a NaN", vid),
+                (query in bad_texts, "features of its text are empty or hold a NaN", query),
+            )
+            if found := [fault for is_so, *fault in faults if is_so]:
+                rejected.append(rejection(qid, stage, *found[0]))
+                continue
+            good.append(row)
+            hard.append({level: text for level, text in self.negatives.get(qid, {}).items() if text in usable})
+            inside.append([text for text in (self.in_video or {}).get(qid, ()) if text in usable])
+            if self.negatives and len(hard[-1]) < LEVELS:
+                notes[f"query with {len(hard[-1])} of {LEVELS} hard negatives"] += 1
+            if self.in_video is not None and not inside[-1] and row.get("split", "train") == "train":
+                notes["query without a negative in its video"] += 1
+        halves = [] if self.parts is None else [self.parts.get(row["qid"], (row["query"],) * 2) for row in good]
+        notes["query that has no static and dynamic part"] += sum(static == dynamic for static, dynamic in halves)
+        examples = _examples(good, hard, inside, self.videos, self.texts)
+        return replace(examples, parts=tuple(halves), rejected=tuple(rejected), notes=+notes)
 
 
 def _examples(

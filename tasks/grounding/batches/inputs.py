@@ -1,8 +1,7 @@
 """The artifacts that a training reads, and their content in memory: features, queries, negatives."""
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -10,16 +9,7 @@ from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.examples import (
-    Examples,
-    Features,
-    joined,
-    load_features,
-    load_patches,
-    make_examples,
-    normalised,
-    together,
-)
+from penumbra.tasks.grounding.batches.examples import Loaded, joined, load_features, load_patches, normalised, together
 from penumbra.tasks.grounding.configs import BaseSettings, Inputs, ModelConfig
 
 
@@ -142,33 +132,6 @@ def newest_of_encoder(dataset: str, stage: str, encoder: str) -> Artifact | None
     several = [it for it in Store().find(dataset, stage) if encoder_of(it.parameters) == encoder]
     Store().announce_newest(several)
     return Store().reference(several[-1]) if several else None
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level.
-
-    `in_video` gives the texts of a query's negatives in its own video, `parts` its static and dynamic query; None if
-    the model does not read them. `judging` gives the false sentences that a query is judged by, by their kind.
-    """
-
-    videos: Features
-    texts: Features
-    rows: list[dict[str, Any]]
-    negatives: dict[str, dict[int, str]]
-    in_video: dict[str, list[str]] | None = None
-    parts: dict[str, tuple[str, str]] | None = None
-    judging: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def splits(self) -> list[str]:
-        return list(dict.fromkeys(row["split"] for row in self.rows))
-
-    def of_split(self, splits: Iterable[str]) -> list[dict[str, Any]]:
-        wanted = set(splits)
-        return [row for row in self.rows if row["split"] in wanted]
-
-    def examples_of(self, rows: Iterable[dict[str, Any]], stage: str) -> Examples:
-        return make_examples(rows, self.negatives, self.videos, self.texts, stage, self.in_video, self.parts)
 
 
 def load(sources: Sources, inputs: Inputs) -> Loaded:

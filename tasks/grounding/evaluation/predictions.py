@@ -25,7 +25,8 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load, newest_made_of
+from penumbra.tasks.grounding.batches.examples import Loaded
+from penumbra.tasks.grounding.batches.inputs import Sources, load, newest_made_of
 from penumbra.tasks.grounding.configs import Choice, Ranking
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import HEAD, Prediction

@@ -23,7 +23,7 @@ from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.text import ClipTexts, TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import notes_on
-from penumbra.tasks.grounding.batches.examples import features_of, joined, make_examples, normalised
+from penumbra.tasks.grounding.batches.examples import Loaded, features_of, joined, normalised
 from penumbra.tasks.grounding.evaluation.predictions import Calibrator, calibrator_of
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.prediction.pretrained import CLIP_LENGTH, CLIPS, load_pretrained
@@ -181,7 +181,7 @@ class Grounder:
         seconds = min(watched.duration, (inputs.longest_video or float("inf")) * clip)
         row = {"vid": VIDEO, "duration": seconds, "windows": []}
         rows = [{**row, "qid": str(number), "query": text} for number, text in enumerate(texts)]
-        examples = make_examples(rows, {}, videos, text_features, "predict")
+        examples = Loaded(videos, text_features, rows, {}).examples_of(rows, "predict")
         if examples.rejected:
             raise RunError(f"the model can't predict this: {examples.rejected[0]['reason']}")
         predictions = self.system.predict(self.model, self.system.data(examples, self.device))

@@ -24,8 +24,8 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.models.checkpoints import CheckpointError, load_weights
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
+from penumbra.tasks.grounding.batches.examples import Examples, Loaded
+from penumbra.tasks.grounding.batches.inputs import Sources, load
 from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.runs import (

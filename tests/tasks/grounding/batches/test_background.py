@@ -12,11 +12,11 @@ import torch
 from penumbra.models.grounding import Inputs
 from penumbra.models.losses import Targets
 from penumbra.models.spans import to_windows
-from penumbra.tasks.grounding.batches.examples import Examples, make_examples
+from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BackgroundData, distinct_videos
 from penumbra.tasks.grounding.training.presets import Settings
-from tests.grounding_data import features, negatives, row_of, rows, settings, texts, videos
+from tests.grounding_data import features, make_examples, negatives, row_of, rows, settings, texts, videos
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from penumbra.tasks.grounding.batches.examples import together
-from penumbra.tasks.grounding.batches.inputs import Loaded
+from penumbra.tasks.grounding.batches.examples import Loaded, together
 from penumbra.tasks.grounding.evaluation.compare import paired_bootstrap
 from penumbra.tasks.grounding.evaluation.figures import tables_of
 from penumbra.tasks.grounding.evaluation.predictions import NEAR, OTHER_VIDEO, balanced, false_sentences

@@ -9,12 +9,11 @@ import torch
 from penumbra.artifacts.store import Store
 from penumbra.models.losses import existence
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
-from penumbra.tasks.grounding.batches.examples import make_examples
 from penumbra.tasks.grounding.evaluation.predictions import TRUE, balanced, best_threshold, fit, read_calibrator
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.loop import with_fresh_head
 from penumbra.tasks.grounding.training.presets import Settings
-from tests.grounding_data import CHANNELS, TINY, data, model_of, rows, texts, videos
+from tests.grounding_data import CHANNELS, TINY, data, make_examples, model_of, rows, texts, videos
 from tests.rows import build
 
 MAP = {"hidden": 16, "clips": 4, "counts": (3,), "proposal": 16, "joint": 8, "kernel": 3, "layers": 1, "segments": 8}

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.examples import Examples, make_examples
+from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.vdi import ClipText, VDIConfig, VDILossConfig, token_ids
@@ -19,7 +19,7 @@ from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
 from penumbra.tasks.text.visual_dynamic_queries import split_query
 from tests import grounding_data
-from tests.grounding_data import TINY_MAP, rows
+from tests.grounding_data import TINY_MAP, make_examples, rows
 
 pytestmark = pytest.mark.slow
 
