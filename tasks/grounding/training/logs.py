@@ -4,7 +4,6 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from penumbra.artifacts.charts import Drawing, Line, Panel, panels
 from penumbra.artifacts.document import Document, Section
 from penumbra.artifacts.prefect_ui import live_page
+from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.stage import logger
@@ -28,6 +28,8 @@ MOST_POINTS = 200  # of a line
 Curves = dict[tuple[str, str], list[tuple[float, float]]]
 Row = dict[str, Any]
 Write = Callable[[int, dict[str, float]], None]  # the step, and values by SPLIT/NAME
+# rows of the `metrics` table so far, seconds of this process, and an upper bound of those to come
+Observer = Callable[[Sequence[Row], float, float], None]
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -97,31 +99,15 @@ def _panel(title: str, lines: Sequence[Line], marked: Sequence[int]) -> Panel:
 # -- while it runs -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The state of a training after an evaluation.
-
-    `history` holds the rows of the `metrics` table so far, `seconds` the time of this process, `left` an upper bound
-    of the time to come.
-    """
-
-    epoch: int
-    epochs: int
-    history: list[Row]
-    seconds: float
-    left: float
-    chosen_by: str = "sum"
-
-    def line(self) -> str:
-        newest = {row["name"]: row["value"] for row in self.history if row["epoch"] == self.epoch}
-        chosen, best, loss = newest.get(CHOSEN_BY), best_of(self.history), newest.get("total")
-        metric = "R1@0.5 + R1@0.7 + mIoU" if self.chosen_by == "sum" else self.chosen_by
-        judged = f", {metric} {chosen:.2f} (best {best['value']:.2f})" if chosen is not None and best else ""
-        losses = "" if loss is None else f": loss {loss:.4f}"
-        return f"epoch {self.epoch} of {self.epochs}{losses}{judged}, {self.seconds:.0f} s, {self.left:.0f} s left"
-
-
-Observer = Callable[[Progress], None]
+def progress_line(training: Training, history: Sequence[Row], seconds: float, left: float) -> str:
+    """Return how far a training is after an evaluation; the arguments are those of an `Observer`."""
+    epoch, best = history[-1]["epoch"], best_of(history)
+    newest = {row["name"]: row["value"] for row in history if row["epoch"] == epoch}
+    chosen, loss = newest.get(CHOSEN_BY), newest.get("total")
+    metric = "R1@0.5 + R1@0.7 + mIoU" if training.chosen_by == "sum" else training.chosen_by
+    judged = f", {metric} {chosen:.2f} (best {best['value']:.2f})" if chosen is not None and best else ""
+    losses = "" if loss is None else f": loss {loss:.4f}"
+    return f"epoch {epoch} of {training.epochs}{losses}{judged}, {seconds:.0f} s, {left:.0f} s left"
 
 
 @contextmanager
@@ -139,17 +125,18 @@ def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> 
             writers.append(_wandb(stack, settings, folder, dataset, run))
         written, published = 0, -PUBLISH_EVERY
 
-        def observe(progress: Progress) -> None:
+        def observe(history: Sequence[Row], seconds: float, left: float) -> None:
             nonlocal written, published
-            logger().info("%s: %s", run, progress.line())
+            line = progress_line(settings.training, history, seconds, left)
+            logger().info("%s: %s", run, line)
             if monotonic() - published >= PUBLISH_EVERY:
-                document = Document(f"{run} is being trained", progress.line(), [curves_section(progress.history)])
+                document = Document(f"{run} is being trained", line, [curves_section(history)])
                 show(document.markdown())
                 published = monotonic()
             by_step = defaultdict[int, dict[str, float]](dict)
-            for row in progress.history[written:]:
+            for row in history[written:]:
                 by_step[row["step"]] |= {f"{row['split']}/{row['name']}": row["value"], "epoch": row["epoch"]}
-            written = len(progress.history)
+            written = len(history)
             for step, values in by_step.items():
                 for write in writers:
                     write(step, values)

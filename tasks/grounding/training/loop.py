@@ -38,7 +38,7 @@ from penumbra.tasks.grounding.training.checkpoints import (
     restore_optimiser,
     write_checkpoint,
 )
-from penumbra.tasks.grounding.training.logs import Observer, Progress, Row, best_of
+from penumbra.tasks.grounding.training.logs import Observer, Row, best_of
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.progress import counting
 
@@ -161,7 +161,7 @@ class Trainer:
         validation: Examples,
         folder: Path,
         accelerator: Accelerator,
-        observe: Observer = lambda progress: None,
+        observe: Observer,
     ) -> None:
         self.settings, self.folder, self.accelerator, self.observe = settings, folder, accelerator, observe
         config = settings.training
@@ -227,7 +227,7 @@ class Trainer:
         if due and self.accelerator.is_main_process:
             seconds = time.perf_counter() - self.started
             left = seconds / (self.epoch - self.resumed) * (config.epochs - self.epoch)
-            self.observe(Progress(self.epoch, config.epochs, list(self.history), seconds, left, config.chosen_by))
+            self.observe(list(self.history), seconds, left)
         return_memory()
 
     def _add_losses(self, pending: list[dict[str, Tensor]], sums: dict[str, float]) -> None:
@@ -317,11 +317,7 @@ class Trainer:
 
 
 def train(
-    settings: Settings,
-    training: Examples,
-    validation: Examples,
-    folder: Path,
-    observe: Observer = lambda progress: None,
+    settings: Settings, training: Examples, validation: Examples, folder: Path, observe: Observer = lambda *_: None
 ) -> list[Row]:
     """Train in this process, or in its share of several; return the rows of the `metrics` table without the run."""
     keep_memory()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penumbra.tasks.grounding.runs import RunError
-from penumbra.tasks.grounding.training.logs import Progress, Row, progress_shown
+from penumbra.tasks.grounding.training.logs import Row, progress_shown
 from tests.grounding_data import settings
 
 pytestmark = pytest.mark.slow
@@ -19,10 +19,6 @@ EXTRA = "is an extra: pip install 'penumbra[{}]'"
 def history(epochs: int) -> list[Row]:
     usual = {"split": "train", "name": "total"}
     return [{**usual, "epoch": epoch, "step": 3 * epoch, "value": 1 / epoch} for epoch in range(1, epochs + 1)]
-
-
-def observe(log: Any, rows: list[Row]) -> None:
-    log(Progress(rows[-1]["epoch"], 9, rows, 1.0, 1.0))
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
@@ -40,7 +36,7 @@ def test_tensorboard_has_every_scalar_and_no_step_twice_after_a_kill(tmp_path: P
     for epochs in ((3, 4), (6,)):  # the fourth is lost by the kill, whose checkpoint is of the third
         with progress_shown(settings({"log": ["tensorboard"]}), tmp_path, "mine", "run") as log:
             for epoch in epochs:
-                observe(log, history(epoch))
+                log(history(epoch), 1.0, 1.0)
     events = EventAccumulator(str(tmp_path / "tensorboard" / "run")).Reload().Scalars("train/total")
     rows = [(row["step"], pytest.approx(row["value"], rel=1e-5)) for row in history(6)]
     assert [(event.step, event.value) for event in events] == rows
@@ -64,7 +60,7 @@ def test_wandb_writes_offline_and_no_key(wandb: Any, tmp_path: Path, monkeypatch
     folder.mkdir()
     chosen = settings({"log": ["wandb"]})
     with progress_shown(chosen, folder, "mine", "qd_detr-abcd01") as log:
-        observe(log, history(4))
+        log(history(4), 1.0, 1.0)
     [file] = folder.glob("wandb/offline-run-*/run-abcd0123abcd0123.wandb")
     assert file.stat().st_size
     for path in folder.rglob("*"):

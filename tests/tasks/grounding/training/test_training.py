@@ -21,7 +21,7 @@ from penumbra.tasks.grounding.prediction.grounder import Grounder
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_best, read_checkpoint, write_checkpoint
-from penumbra.tasks.grounding.training.logs import Progress
+from penumbra.tasks.grounding.training.logs import progress_line
 from penumbra.tasks.grounding.training.loop import Trainer, TrainingStep, train
 from penumbra.tasks.grounding.training.presets import Settings, with_preset
 from penumbra.tasks.grounding.training.stage import chosen_run, held_out_videos, settings_of
@@ -125,13 +125,14 @@ def test_training_stops_when_nothing_improves(tmp_path: Path, monkeypatch: pytes
 
 
 def test_every_evaluation_is_reported_with_its_progress(tmp_path: Path) -> None:
-    reported: list[Progress] = []
-    history = train(*job(tmp_path, settings({"epochs": 3, "evaluate_every": 2}), count=8), reported.append)
-    assert [(progress.epoch, progress.epochs) for progress in reported] == [(2, 3), (3, 3)]
-    assert (reported[-1].history, reported[-1].left) == (history, 0)
+    chosen, reported = settings({"epochs": 3, "evaluate_every": 2}), list[tuple[Any, ...]]()
+    history = train(*job(tmp_path, chosen, count=8), lambda *progress: reported.append(progress))
+    assert (reported[-1][0], reported[-1][2]) == (history, 0)
     values = [row["value"] for row in history if row["name"] == "chosen_by"]
-    for progress, value, best in zip(reported, values, (values[0], max(values)), strict=True):
-        assert f"R1@0.5 + R1@0.7 + mIoU {value:.2f} (best {best:.2f})" in progress.line()
+    for epoch, progress, value, best in zip((2, 3), reported, values, (values[0], max(values)), strict=True):
+        line = progress_line(chosen.training, *progress)
+        assert line.startswith(f"epoch {epoch} of 3: loss")
+        assert f"R1@0.5 + R1@0.7 + mIoU {value:.2f} (best {best:.2f})" in line
 
 
 def test_the_learning_rate_falls_at_milestones() -> None:
