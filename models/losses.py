@@ -93,11 +93,9 @@ def _localisation_losses(
     layers = outputs.logits.shape[0] if settings.auxiliary else 1
     logits, spans = outputs.logits[-layers:], outputs.spans[-layers:]  # [layers, batch, queries, 2]
     truth, present = targets.spans.repeat(layers, 1, 1), targets.span_mask.repeat(layers, 1)
-    matched = match(
-        logits.flatten(0, 1), spans.flatten(0, 1), truth, present, settings.costs
-    )  # [layers·batch, windows]
+    matched = match(logits.flatten(0, 1), spans.flatten(0, 1), truth, present, settings.costs)
     total = torch.zeros((), device=logits.device)
-    for layer, assigned in enumerate(matched.view(layers, -1, matched.shape[-1])):
+    for layer, assigned in enumerate(matched.view(layers, -1, matched.shape[-1])):  # [batch, windows]
         suffix = "" if layer == layers - 1 else f"_{layer}"
         distance, overlap = span_losses(spans[layer], assigned, targets.spans)
         label, error = label_losses(logits[layer], assigned, settings.background)

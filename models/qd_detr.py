@@ -69,9 +69,8 @@ class QDDETR(GroundingModel):
         for layer in self.text_to_video:  # the first layer's videos are the same under every text
             video = layer(video, positions, texts.tokens, keys, bias)  # [groups·batch, clips, hidden]
         positions = positions.repeat(groups, 1, 1)
-        tokens = torch.cat(
-            (self.global_token.expand(len(video), 1, -1), video), dim=1
-        )  # [groups·batch, 1 + clips, hidden]
+        whole = self.global_token.expand(len(video), 1, -1)
+        tokens = torch.cat((whole, video), dim=1)  # [groups·batch, 1 + clips, hidden]
         positions = torch.cat((self.global_position.expand(len(video), 1, -1), positions), dim=1)
         mask = torch.cat((torch.ones_like(video_mask[:, :1]), video_mask), dim=1).repeat(groups, 1)
         bias = padding_bias(mask)

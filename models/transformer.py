@@ -120,9 +120,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor |
     query [batch, queries, heads·a], key [batch, keys, heads·a], value [batch, keys, heads·b]; bias broadcasts to
     [batch, heads, queries, keys]. Returns [batch, queries, heads·b]. Dropout falls on the probabilities.
     """
-    q, k, v = (
-        x.view(*x.shape[:-1], heads, -1).transpose(1, 2) for x in (query, key, value)
-    )  # [batch, heads, length, a]
+    q, k, v = (x.view(*x.shape[:-1], heads, -1).transpose(1, 2) for x in (query, key, value))  # [batch, heads, …, a]
     bias = None if bias is None else bias.to(q.dtype)
     if dropout and is_eager_on_cpu(q):  # torch's fused kernel has no dropout on a CPU
         logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # [batch, heads, queries, keys]

@@ -21,13 +21,12 @@ from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outpu
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
 NEARLY = 1e-4  # clips; a time that is nearer to a clip's border counts as on it
-Negatives = Literal["in_video", "generated", "both", "none"]
 
 
 class BMDETRLossConfig(ExistenceConfig):
     """Which negative queries BM-DETR's losses take, and the existence head."""
 
-    negatives: Negatives = Field(
+    negatives: Literal["in_video", "generated", "both", "none"] = Field(
         "in_video", description="Queries of other moments of the video, generated hard negatives, both, or none."
     )
 
