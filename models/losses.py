@@ -130,8 +130,8 @@ def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings)
         if settings.coarse and "inter" in settings.coarse_terms and negative is not None:
             coarse["coarse_inter"] = coarse_inter(scores, negative, targets, h2, settings.quotient)
         if settings.fine and outputs.saliency_hard is not None and targets.hard_present is not None:
-            hard, margins, weights = outputs.saliency_hard.float(), settings.fine_margins, settings.ranking_weights
-            hinges = fine_hinges(scores, hard, targets.hard_present, negative, targets, margins, weights)
+            hard = outputs.saliency_hard.float()
+            hinges = fine_hinges(scores, hard, targets.hard_present, negative, targets, settings)
             fine = {f"fine_{i + 1}": hinge for i, hinge in enumerate(hinges) if settings.fine_terms[i]}
         terms |= coarse | fine
         total = total + settings.coarse * sum(coarse.values()) + settings.fine * sum(fine.values())
@@ -314,22 +314,16 @@ def divergence(reference: Tensor, saliency: Tensor, mask: Tensor) -> Tensor:
 
 
 def fine_hinges(
-    saliency: Tensor,
-    hard: Tensor,
-    present: Tensor,
-    negative: Tensor | None,
-    targets: Targets,
-    margins: tuple[float, ...],
-    weights: tuple[float, float],
+    saliency: Tensor, hard: Tensor, present: Tensor, negative: Tensor | None, targets: Targets, settings: ShineLosses
 ) -> list[Tensor]:
     """Return the hinges of Eq. 4, one a neighbouring pair: (Y, Sp) < (Sp, S1) < (Sp, S2) < (Sp, S3) < (Sp, Sn).
 
-    saliency and negative [batch, clips], hard [levels, batch, clips], present [levels, batch]. The `weights` are of two
-    rankings: the relative one compares each level with the one before it, as in the paper; the absolute one compares
-    every level with level 1, as in its supplement. A hinge that needs a hard negative that a query lacks, or a negative
-    that the batch lacks, is left out of the mean.
+    saliency and negative [batch, clips], hard [levels, batch, clips], present [levels, batch]. The `ranking_weights`
+    are of two rankings: the relative one compares each level with the one before it, as in the paper; the absolute one
+    compares every level with level 1, as in its supplement. A hinge that needs a hard negative that a query lacks, or a
+    negative that the batch lacks, is left out of the mean.
     """
-    mask = targets.video_mask
+    mask, margins, weights = targets.video_mask, settings.fine_margins, settings.ranking_weights
     truth = divergence((targets.clip_scores > 0).float(), saliency, mask)  # [batch]
     share = saliency.float().sigmoid()
     levels = list(divergence(share, hard, mask))  # a tensor [batch] for each level

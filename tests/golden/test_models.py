@@ -118,7 +118,7 @@ def test_shine_terms(path: Path) -> None:
     for level in range(3):
         found[f"d_Sp_Shn{level + 1}"] = divergence(positive.sigmoid(), hard[level], targets.video_mask)
     for weights, short in (((1.0, 0.0), "red"), ((0.0, 1.0), "abd")):
-        terms = fine_hinges(positive, hard, present, negative, targets, settings.fine_margins, weights)
+        terms = fine_hinges(positive, hard, present, negative, targets, golden.losses(ranking_weights=weights))
         found |= {f"fine_{short}_{index + 1}": term for index, term in enumerate(terms)}
         found[f"fine_{short}"] = sum(terms, torch.zeros(()))
     for name, value in found.items():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penumbra.models.grounding import Outputs
-from penumbra.models.loss_settings import MatchingCosts
+from penumbra.models.loss_settings import MatchingCosts, MomentDETRLosses
 from penumbra.models.losses import Targets, coarse_inter, coarse_intra, compute_losses, cost_matrix, fine_hinges, match
 from tests.golden.reading import losses_of
 
@@ -102,7 +102,7 @@ def test_a_batch_without_negative_leaves_out_the_terms_that_need_one(model: str)
 def hinges(hard: Tensor, truth: Targets) -> list[Tensor]:
     found, present = outputs(), truth.hard_present
     assert present is not None
-    return fine_hinges(found.saliency, hard, present, found.saliency_negative, truth, (0.25,) * 4, (1.0, 0.0))
+    return fine_hinges(found.saliency, hard, present, found.saliency_negative, truth, MomentDETRLosses(shine=True))
 
 
 def test_relative_and_absolute_ranking_are_added_by_their_weights() -> None:
