@@ -48,7 +48,7 @@ def test_preprocessing_equals_that_of_clip(encoder: Encoder, size: tuple[int, in
 
 def test_features_do_not_depend_on_the_other_clips_of_the_batch(encoder: Encoder, tmp_path: Path) -> None:
     path = film(tmp_path / "a.mp4", 45)
-    with closing(Decoder(0.1, encoder.processing.resizing)) as decoder:
+    with closing(Decoder(0.1, encoder.resizing)) as decoder:
         alone, together = (encode_video(encoder, decoder, path, batch_size=size).features for size in (1, 8))
     assert together is not None
     np.testing.assert_allclose(alone, together, atol=4e-3)
