@@ -84,7 +84,17 @@ class Offer(NamedTuple):
     total: int
 
 
-Choice = tuple[tuple[str, str], Offer, tuple[int, ...]]  # class and tag, words on offer, indices of forms of its own
+class Choice(NamedTuple):
+    """The words on offer for a slot: their class and tag, and the indices of those that it must not take."""
+
+    key: tuple[str, str]
+    offer: Offer
+    own: tuple[int, ...]
+
+    @property
+    def words(self) -> list[str]:
+        """The words that the slot may take."""
+        return [word for place, word in enumerate(self.offer.words) if place not in self.own]
 
 
 class Dictionary:
@@ -119,10 +129,10 @@ class Dictionary:
         return self.offers.get((primitive, tag), Offer([], {}, 0))
 
     def choice(self, primitive: str, tag: str, word: str, lemma: str, is_subject: bool = False) -> Choice:
-        """Return what a slot is offered: a class and tag, their words, and the indices of words that it must not take.
+        """Return what a slot is offered; it must not take its own word and inflections of it.
 
-        These are its own word and inflections of it. The tag is its own, or the nearest if that has no other word (it
-        is rare, or an error of the tagger). A subject's slot is offered subjects, if the dictionary has any.
+        The tag is its own, or the nearest if that has no other word (it is rare, or an error of the tagger). A
+        subject's slot is offered subjects, if the dictionary has any.
         """
         key = (primitive, tag, word.lower(), lemma, is_subject)
         if key not in self._choices:
@@ -134,7 +144,7 @@ class Dictionary:
                 offer, own = self.offer(primitive, near), set[int]()
                 for form in self.forms.get(word.lower(), set()) | {lemma, word.lower()}:
                     own.update(map(offer.places.__getitem__, self._related.get((primitive, near, form), ())))
-                self._choices[key] = (primitive, near), offer, tuple(sorted(own))
+                self._choices[key] = Choice((primitive, near), offer, tuple(sorted(own)))
                 if len(offer.words) > len(own):
                     break
         return self._choices[key]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.parameter_group import Parameters
-from penumbra.tasks.text.dictionary import Dictionary, Offer
+from penumbra.tasks.text.dictionary import Choice, Dictionary
 from penumbra.tasks.text.relations import Tokens
 from penumbra.tasks.text.wordnet import lemma, stands_alone, takes_object
 
@@ -45,13 +45,12 @@ class Slot:
         """All that determines what the slot may take."""
         return self.primitive, self.tag, self.word, self.lemma, self.is_subject
 
-    def choice(self, dictionary: Dictionary) -> tuple[Offer, tuple[int, ...]]:
-        """Return the words on offer, and the indices among them of the slot's own word and its inflections."""
-        return dictionary.choice(*self.kind)[1:]
+    def choice(self, dictionary: Dictionary) -> Choice:
+        return dictionary.choice(*self.kind)
 
     def may_take(self, word: str, dictionary: Dictionary) -> bool:
         """Return whether a word is on offer for the slot and is no form of its own word."""
-        offer, own = self.choice(dictionary)
+        _, offer, own = self.choice(dictionary)
         return word in offer.places and offer.places[word] not in own
 
     def no_word_problem(self) -> str:
@@ -61,10 +60,6 @@ class Slot:
     def surface(self, word: str) -> str:
         """Return the word as it is written in the slot, with the capital of the word that it replaces."""
         return word.capitalize() if self.word[:1].isupper() else word
-
-    def offered_class(self, dictionary: Dictionary) -> tuple[str, str]:
-        """Return the class and fine tag of the words on offer; the tag is nearly always the slot's own."""
-        return dictionary.choice(*self.kind)[0]
 
 
 def has_valence(tokens: Tokens, slot: Slot, word: str) -> bool:

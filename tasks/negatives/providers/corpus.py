@@ -69,9 +69,8 @@ class CorpusProvider(Provider):
         for chain in (chain for query in queries for chain in query.chains()):
             problem, levels = "", 0  # levels that can be filled
             for level, slots in enumerate(chain.levels, chain.first):
-                for slot in slots:
-                    offer, own = slot.choice(self.dictionary)
-                    problem = problem or (slot.no_word_problem() if len(offer.words) == len(own) else "")
+                empty = (slot.no_word_problem() for slot in slots if not slot.choice(self.dictionary).words)
+                problem = problem or next(empty, "")
                 if problem:
                     yield Fill(chain.qid, level, (), problem)
                 else:
@@ -145,7 +144,7 @@ class ScoredOffer:
         """Return the number of the slot's kind: slots of the same word may take the same words."""
         if slot.kind not in self.kinds:
             self.kinds[slot.kind] = len(self.kinds)
-            offer, own = slot.choice(self.dictionary)
+            _, offer, own = slot.choice(self.dictionary)
             self.allowed.append(np.ones(len(offer.words), dtype=bool))
             self.allowed[-1][list(own)] = False
         return self.kinds[slot.kind]
@@ -223,7 +222,7 @@ class Sampler:
         for slot in chain.levels[depth]:
             if depth and slot in chain.levels[depth - 1]:
                 continue
-            key = slot.offered_class(provider.dictionary)
+            key = slot.choice(provider.dictionary).key
             offer = provider.offers.get(key) or provider.offers.setdefault(key, ScoredOffer(provider, key))
             roles = [(role, edge) for edge in self.edges[number] for role in ROLES if getattr(edge, role) == slot.token]
             targets.append(Target(number, slot, offer, offer.kind_of(slot), roles, np.array(seeds, dtype=np.uint64)))

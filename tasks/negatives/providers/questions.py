@@ -76,7 +76,7 @@ class WordLists:
                 continue
             lists.append([()] * len(slots))
             for j, slot in enumerate(slots):
-                places[slot.offered_class(self.dictionary)].append((i, j))
+                places[slot.choice(self.dictionary).key].append((i, j))
         for key, several in places.items():
             step = max(1, CELLS // max(1, len(self.dictionary.offer(*key).words)))
             for start in range(0, len(several), step):
@@ -101,7 +101,7 @@ class WordLists:
         draws = uniform(np.array(seeds, dtype=np.uint64)[:, None], np.arange(len(words)))
         lists: Lists = []
         for (query, slot), row, draw in zip(slots, weights, draws, strict=True):
-            row[list(slot.choice(self.dictionary)[1])] = 0.0
+            row[list(slot.choice(self.dictionary).own)] = 0.0
             if slot in query.levels[0] and len(query.levels[0]) <= FEW:
                 known = key, slot.word.lower()
                 if known not in self._entailed:

@@ -42,28 +42,20 @@ class RandomProvider(Provider):
 
     def __init__(self, dictionary: Dictionary, seed: int) -> None:
         self.dictionary, self.seed = dictionary, seed
-        self._choices: dict[tuple[str, str, str, str, bool], list[str]] = {}
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield the fills in the queries' order; a candidate keeps a slot's word from level to level."""
         for chain in (chain for query in queries for chain in query.chains()):
-            drawn = [self._words(chain, candidate) for candidate in range(candidates)]
+            offered = {slot: slot.choice(self.dictionary).words for slot in chain.levels[-1]}
+            drawn = [self._draw(chain, offered, candidate) for candidate in range(candidates)]
             for level, slots in enumerate(chain.levels, chain.first):
-                empty = next((slot for slot in slots if not self._choice(slot)), None)
-                problem = empty.no_word_problem() if empty else ""
+                problem = next((slot.no_word_problem() for slot in slots if not offered[slot]), "")
                 for words in drawn:
-                    yield Fill(chain.qid, level, () if empty else tuple(words[slot] for slot in slots), problem)
+                    yield Fill(chain.qid, level, () if problem else tuple(words[slot] for slot in slots), problem)
 
-    def _choice(self, slot: Slot) -> list[str]:
-        if slot.kind not in self._choices:
-            offer, own = slot.choice(self.dictionary)
-            self._choices[slot.kind] = [word for index, word in enumerate(offer.words) if index not in own]
-        return self._choices[slot.kind]
-
-    def _words(self, chain: MaskedQuery, candidate: int) -> dict[Slot, str]:
+    def _draw(self, chain: MaskedQuery, offered: dict[Slot, list[str]], candidate: int) -> dict[Slot, str]:
         """Return a word for each slot that has any."""
-        slots = [slot for slot in chain.levels[-1] if self._choice(slot)]
-        seeds = [row_seed(self.seed, chain.qid, chain.first, candidate, slot.token) for slot in slots]
+        seeds = [row_seed(self.seed, chain.qid, chain.first, candidate, slot.token) for slot in offered]
         draws = uniform(np.array(seeds, dtype=np.uint64), 0)
-        choices = map(self._choice, slots)
-        return {s: words[int(draw * len(words))] for s, words, draw in zip(slots, choices, draws, strict=True)}
+        pairs = zip(offered.items(), draws, strict=True)
+        return {slot: words[int(draw * len(words))] for (slot, words), draw in pairs if words}

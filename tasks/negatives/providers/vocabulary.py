@@ -52,19 +52,17 @@ class Vocabulary:
     def texts(self, slot: Slot) -> list[str]:
         """Return the words that a slot may take, those of the dictionary first; a subject's slot takes no others."""
         if slot.kind not in self._texts:
-            offer, own = slot.choice(self.dictionary)
-            lemma = wordnet.lemma(slot.word, slot.primitive)
+            choice, lemma = slot.choice(self.dictionary), wordnet.lemma(slot.word, slot.primitive)
             others = () if slot.is_subject else self.english.get((slot.primitive, slot.tag), ())
-            self._texts[slot.kind] = [word for i, word in enumerate(offer.words) if i not in own] + [
-                word for word in others if word not in offer.places and wordnet.lemma(word, slot.primitive) != lemma
-            ]
+            new = [word for word in others if word not in choice.offer.places]
+            self._texts[slot.kind] = choice.words + [it for it in new if wordnet.lemma(it, slot.primitive) != lemma]
         return self._texts[slot.kind]
 
     def words(self, slot: Slot, left: str) -> Words:
         """Return the words that a slot may take as they stand after the text `left`."""
         key = (slot.kind, left.endswith(" "))
         if key not in self._words:
-            texts, (offer, _) = self.texts(slot), slot.choice(self.dictionary)
+            texts, offer = self.texts(slot), slot.choice(self.dictionary).offer
             # a blank belongs to the token of the word that follows it
             first, tokens = self._first_tokens([f"{' ' * left.endswith(' ')}{slot.surface(word)}" for word in texts])
             missing, _ = self._first_tokens([f" {word.lower()}" for word in texts])

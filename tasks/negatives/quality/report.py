@@ -88,9 +88,7 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
         if not slots or text.count(MASK) != len(slots):
             continue
         for number, slot in zip(draws, slots, strict=False):
-            offer, own = slot.choice(reference.dictionary)
-            open_to = [word for place, word in enumerate(offer.words) if place not in own]
-            if open_to:
+            if open_to := slot.choice(reference.dictionary).words:
                 text = text.replace(MASK, slot.surface(open_to[int(number * len(open_to))]), 1)
         if MASK not in text:
             yield replace(row, negative=text, provider=RANDOM_FILLS, slots=slots, similarity=None)

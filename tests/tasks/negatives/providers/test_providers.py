@@ -66,7 +66,7 @@ def test_every_level_is_filled_from_its_offer(
         for level, slots in enumerate(query.levels, 1):
             for words in filled[query.qid, level]:
                 for slot, word in zip(slots, words, strict=True):
-                    assert word in dictionary.offer(*slot.offered_class(dictionary)).words
+                    assert word in slot.choice(dictionary).offer.words
                     assert word != slot.word.lower()
                     assert not dictionary.forms[word] & (dictionary.forms.get(slot.word.lower(), frozenset()))
 
