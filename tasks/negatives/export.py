@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penumbra.artifacts.files import draft_of
@@ -27,28 +26,9 @@ TYPES = {"level": pa.int8(), "words": pa.list_(pa.string()), "similarity": pa.fl
 COLUMNS = ("qid", "vid", "level", "query", "masked_query", "negative", "words", "provider", "model", "similarity")
 SCHEMA = pa.schema([(name, TYPES.get(name, pa.string())) for name in COLUMNS])
 ROWS = 50_000  # in memory at once
+CARD = Path(__file__).with_name("card.md")
 QUERY_COLUMNS = ["qid", "vid", "query", "duration", "windows"]
 QUERY_SCHEMA = pa.schema([SCHEMAS["annotations"].field(column) for column in QUERY_COLUMNS])
-CARD = """---
-language: [en]
-configs:
-- config_name: negatives
-  default: true
-  data_files: [{{split: train, path: negatives/train.parquet}}]
-- config_name: queries
-  data_files: [{queries}]
----
-
-# {dataset}: hierarchical hard negatives for temporal grounding
-
-Sentences that are false of their moment, up to three for each query, each less similar to the query than the one
-before, after [SHINE](https://arxiv.org/abs/2407.05118) (ECCV 2024). Penumbra made them: `negatives/{key}`.
-
-`negatives` has a sentence in each row: `negative` at `level` 1 to 3 of `query`, with `words` in the masks of
-`masked_query`, and the cosine of both sentences. `queries` has the queries of every split with their windows (seconds).
-
-Quality: {quality}. The queries are those of {dataset}, and under its licence.
-"""
 Row = dict[str, Any]
 Warn = Callable[[str], None]
 
@@ -118,22 +98,16 @@ def csv_lines(rows: Iterable[Row]) -> Iterator[str]:
         yield line.getvalue()
 
 
-def write_parquet(rows: Iterable[Mapping[str, Any]], file: Path) -> None:
-    """Write rows of `export_rows` as Parquet; the file stays as it was if they, or writing, fail."""
+def write_parquet(rows: Iterable[Mapping[str, Any]], file: Path, schema: pa.Schema = SCHEMA) -> None:
+    """Write rows, by default of `export_rows`, as Parquet; the file stays as it was if they, or writing, fail."""
     left = iter(rows)
-    batches = iter(lambda: list(islice(left, ROWS)), [])
-    _write_tables((pa.Table.from_pylist(batch, schema=SCHEMA) for batch in batches), SCHEMA, file)
-
-
-def _write_tables(tables: Iterable[pa.Table], schema: pa.Schema, file: Path) -> None:
     with (
         draft_of(file) as draft,
         draft.open("wb") as sink,
         pq.ParquetWriter(sink, schema, compression="zstd") as writer,
     ):
-        for table in tables:
-            if len(table):  # `datasets` reads no file with an empty row group
-                writer.write_table(table.cast(schema))
+        while batch := list(islice(left, ROWS)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
 
 
 def write_folder(store: Store, negatives: Artifact, folder: Path, warn: Warn = lambda line: None) -> None:
@@ -150,11 +124,10 @@ def write_folder(store: Store, negatives: Artifact, folder: Path, warn: Warn = l
     for split in dict.fromkeys(row["split"] for row in store.rows(annotations, ["split"])):
         name = re.sub(r"\W", "_", split)  # `datasets` takes letters, digits and underscores
         files.append(f"{{split: {name}, path: queries/{name}.parquet}}")
-        parts = store.parts(annotations, ["split", *QUERY_COLUMNS])
-        queries = (part.filter(pc.equal(part["split"], split)).select(QUERY_COLUMNS) for part in parts)
-        _write_tables(queries, QUERY_SCHEMA, folder / "queries" / f"{name}.parquet")
+        queries = (row for row in store.rows(annotations, ["split", *QUERY_COLUMNS]) if row["split"] == split)
+        write_parquet(queries, folder / "queries" / f"{name}.parquet", QUERY_SCHEMA)
     advice = f"`penumbra quality {negatives.dataset}/negatives` measures it"
     quality = newest_verdict(store, negatives) or advice
-    card = CARD.format(queries=", ".join(files), dataset=negatives.dataset, key=negatives.key, quality=quality)
+    about = {"queries": ", ".join(files), "dataset": negatives.dataset, "key": negatives.key, "quality": quality}
     with draft_of(folder / "README.md") as draft:
-        draft.write_text(card, encoding="utf-8")
+        draft.write_text(CARD.read_text("utf-8").format(**about), "utf-8")
