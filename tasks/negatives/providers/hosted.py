@@ -10,7 +10,7 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -119,11 +119,14 @@ class Service(ABC):
         """Return the most tokens that an answer may have."""
         return 32 + WORD_TOKENS * sum(len(question.open) for question in questions)
 
-    def answer(self, text: Any, problem: str, model: Any, prompt: Any, completion: Any, cached: Any) -> Answer:
-        """Return a service's answer with its cost; the last three are numbers of tokens or None."""
-        prompt, completion, cached = (int(count or 0) for count in (prompt, completion, cached))
+    def answer(self, text: Any, is_refused: bool, is_cut: bool, model: Any, tokens: Iterable[Any]) -> Answer:
+        """Return a service's answer with its cost; `tokens` are numbers or None: prompt, completion, cached prompt."""
+        problem = (
+            "model refused" if is_refused else "answer was cut off" if is_cut else "" if text else "answer is empty"
+        )
+        prompt, completion, cached = (int(count or 0) for count in tokens)
         cost = self.price.cost(prompt, completion, cached) if self.price else 0.0
-        return Answer(None if text is None else str(text), problem, str(model), prompt, completion, cost)
+        return Answer(str(text) if text and not is_refused else None, problem, str(model), prompt, completion, cost)
 
     @abstractmethod
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
@@ -218,20 +221,12 @@ class OpenAIService(Service):
             raise ServiceError("body is no chat completion", "retry", is_free=False) from None
 
     def _read(self, body: dict[str, Any]) -> Answer:
-        text, problem = None, "answer is empty"
-        for choice in body["choices"][:1]:
-            text = choice["message"].get("content") or None
-            if choice["message"].get("refusal") or choice.get("finish_reason") == "content_filter":
-                text, problem = None, "model refused"
-            elif choice.get("finish_reason") == "length":
-                problem = "answer was cut off"
-            elif text:
-                problem = ""
-        usage = body.get("usage") or {}
-        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        return self.answer(
-            text, problem, body["model"], *counts, (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        )
+        [choice] = body["choices"][:1] or [{"message": {}}]
+        message, reason, usage = choice["message"], choice.get("finish_reason"), body.get("usage") or {}
+        is_refused = bool(message.get("refusal")) or reason == "content_filter"
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
+        return self.answer(message.get("content"), is_refused, reason == "length", body["model"], tokens)
 
     async def close(self) -> None:
         if "client" in self.__dict__:
@@ -316,22 +311,15 @@ class GeminiService(Service):
             raise ServiceError("body is no answer", "retry", is_free=False) from None
 
     def _read(self, body: dict[str, Any]) -> Answer:
-        is_blocked = (body.get("prompt_feedback") or {}).get("block_reason")
-        text, problem = None, "model refused" if is_blocked else "answer is empty"
-        for candidate in body.get("candidates", [])[:1]:
-            parts = (candidate.get("content") or {}).get("parts") or []
-            text = "".join(part.get("text", "") for part in parts) or None
-            reason = google_library().protos.Candidate.FinishReason(candidate.get("finish_reason", 1)).name
-            if reason == "MAX_TOKENS":
-                problem = "answer was cut off"
-            elif reason != "STOP":
-                text, problem = None, "model refused"
-            elif text:
-                problem = ""
+        [candidate] = body.get("candidates", [])[:1] or [{}]  # none if the prompt was blocked
+        text = "".join(part.get("text", "") for part in (candidate.get("content") or {}).get("parts") or [])
+        reason = google_library().protos.Candidate.FinishReason(candidate.get("finish_reason", 1)).name
+        is_blocked = bool((body.get("prompt_feedback") or {}).get("block_reason"))
+        is_refused = is_blocked or reason not in ("STOP", "MAX_TOKENS")
         usage = body.get("usage_metadata") or {}
         names = ("prompt_token_count", "candidates_token_count", "cached_content_token_count")
         model = body.get("model_version") or self.settings.model
-        return self.answer(text, problem, model, *(usage.get(name) for name in names))
+        return self.answer(text, is_refused, reason == "MAX_TOKENS", model, map(usage.get, names))
 
     async def close(self) -> None:
         self.threads.shutdown(wait=False, cancel_futures=True)
