@@ -1,7 +1,10 @@
 """The quality report as a page for people: a table for each provider and control."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import code, markdown_table, plain
@@ -10,34 +13,8 @@ from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, 
 
 FiguresByName = dict[tuple[int, str, str], float]  # by level, provider and metric
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # a header, and rows
-SHARE, COUNT, MEAN = ".1%", ",.0f", ".3f"
-MEASURES = {  # the form of each measure, and its title
-    "rows": (COUNT, "negatives"),
-    "naturalness": (MEAN, "naturalness: 0 as random fills, 1 as the queries"),
-    "likelihood.difference": (MEAN, "log-likelihood a word, less the query's (nats)"),
-    "likelihood.within_1_nat": (SHARE, "at most 1 nat a word below the query"),
-    "hierarchy": (SHARE, "hierarchy: the cosine falls from level to level"),
-    "template_kept": (SHARE, "template kept"),
-    "closed_vocabulary": (SHARE, "closed vocabulary"),
-    "same_slot_class": (SHARE, "same slot class"),
-    "equal_to_original": (SHARE, "fills equal to the original word"),
-    "may_be_true": (SHARE, "all new words are synonyms or entailed, by WordNet and the table"),
-    "paraphrases": (SHARE, "paraphrases (cosine > 0.90)"),
-    "similarity": (MEAN, "mean cosine to the query"),
-    "false_negatives": (COUNT, "equal another query of the video, rows"),
-    "false_negatives.lemmatised": (COUNT, "the same, by lemmas, rows"),
-    "copies": (COUNT, "equal their own query, rows"),
-    "leaks": (COUNT, "leaks: equal a test query that the training split lacks, rows"),
-    "leaks.trained": (COUNT, "equal a test query that is also a training query, rows"),
-    "held_out.compositions": (COUNT, "with a held-out composition, rows"),
-    "held_out.words": (COUNT, "with a held-out word, rows"),
-    "blind_auc": (MEAN, "blind AUC (1- and 2-grams)"),
-    "blind_auc.characters": (MEAN, "blind AUC, character n-grams"),
-    "plausibility": (MEAN, "plausibility"),
-    "plausibility.examples": (MEAN, "plausibility under WordNet's examples"),
-    "attested_relations": (SHARE, "attested relations"),
-    "attested_relations.above_random": (SHARE, "attested relations, above random fills"),
-}
+COUNT = ",.0f"
+MEASURES = yaml.safe_load(Path(__file__).with_name("measures.yaml").read_text("utf-8"))  # form and title of each
 LEAKS = "leaks."  # before the name of a split
 SCALED = (NATURALNESS, "plausibility", "plausibility.examples")  # 0 as random fills, 1 as the queries
 WORDS = {
