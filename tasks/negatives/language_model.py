@@ -130,8 +130,8 @@ class LanguageModel:
         """The most tokens that a sentence may have."""
         return int(getattr(self.model.config, "max_position_embeddings", 1 << 20)) - len(self.prefix) - 1
 
-    def log_probabilities(self, texts: Sequence[str]) -> list[tuple[float, int]]:
-        """Return log P(sentence and end of line | the lines before) and the number of tokens, for each sentence.
+    def log_probabilities(self, texts: Sequence[str]) -> list[float]:
+        """Return log P(sentence and end of line | the lines before) of each sentence.
 
         The value is NaN where the sentence is longer than the model can read.
         """
@@ -140,7 +140,7 @@ class LanguageModel:
         totals = np.full(len(texts), np.nan)
         asked = [(lines[i], np.arange(len(lines[i])), np.array(lines[i])) for i in known]
         totals[known] = [scores.sum() for scores in self._log_probabilities(asked)]
-        return [(float(total), len(line)) for total, line in zip(totals, lines, strict=True)]
+        return [*totals.tolist()]
 
     def compare(self, choices: Sequence[Sequence[str]]) -> list[tuple[Scores, Scores]]:
         """Return for each choice by how much log P of its second and further texts exceeds that of its first.
@@ -162,10 +162,13 @@ class LanguageModel:
             changes.append((totals, np.array([fall.min(initial=0) for fall in falls])))
         return changes
 
-    def next_tokens(self, lefts: Sequence[str], wanted: Sequence[NDArray[np.int64]]) -> list[Scores]:
-        """Return log P(token | the line so far) of the wanted tokens after each text."""
-        lines = zip(self.tokens(lefts), wanted, strict=True)
-        return self._log_probabilities([(line, np.full(len(own), len(line)), own) for line, own in lines])
+    def next_tokens(self, asked: Sequence[tuple[str, NDArray[np.int64]]]) -> list[Scores]:
+        """Return log P(token | text) of the wanted tokens after each text; what is asked twice is computed once."""
+        distinct = {(text, id(wanted)): (text, wanted) for text, wanted in asked}
+        lines = zip(self.tokens([text for text, _ in distinct]), distinct.values(), strict=True)
+        scores = self._log_probabilities([(line, np.full(len(own), len(line)), own) for line, (_, own) in lines])
+        answers = dict(zip(distinct, scores, strict=True))
+        return [answers[text, id(wanted)] for text, wanted in asked]
 
     def _log_probabilities(
         self, asked: Sequence[tuple[list[int], NDArray[np.int64], NDArray[np.int64]]]

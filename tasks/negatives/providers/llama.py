@@ -23,7 +23,6 @@ from math import inf, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penumbra.tasks.negatives.language_model import LanguageModel, Scores
 from penumbra.tasks.negatives.providers import (
@@ -109,7 +108,7 @@ class LlamaProvider(Provider):
     def _least(self, sentences: Sequence[str]) -> float:
         """Return the least log P, plus a nat a word, of a filled sentence; `sentences` are of the data set."""
         scores = self.language_model.log_probabilities(sentences) if len(sentences) >= FEW else []
-        values = [score + len(sentence.split()) for sentence, (score, _) in zip(sentences, scores, strict=False)]
+        values = [score + len(sentence.split()) for sentence, score in zip(sentences, scores, strict=False)]
         return min(LEAST, float(np.nanquantile(values, LIKELIER))) if values else -inf
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
@@ -118,7 +117,7 @@ class LlamaProvider(Provider):
         for start in range(0, len(chains), QUERIES):
             beams = [Beam(chain, self.vocabulary, self.context) for chain in chains[start : start + QUERIES]]
             scores = self.language_model.log_probabilities([beam.text({}) for beam in beams])
-            for beam, (score, _) in zip(beams, scores, strict=True):
+            for beam, score in zip(beams, scores, strict=True):
                 beam.begin(score, self.least)
             report = counting("slots", sum(len(beam.turns) for beam in beams))
             for turn in range(max((len(beam.turns) for beam in beams), default=0)):
@@ -151,26 +150,18 @@ class LlamaProvider(Provider):
         words = [
             self.vocabulary.words(beam.turns[turn].slot, left) for (beam, _), left in zip(states, lefts, strict=True)
         ]
-        asked = [(left.rstrip(), own, own.first) for left, own in zip(lefts, words, strict=True)]
-        expected = _log_probabilities(self.language_model, asked)
+        asked = [(left.rstrip(), own.first) for left, own in zip(lefts, words, strict=True)]
+        expected = self.language_model.next_tokens(asked)
         fitting = list[Scores | None]([None] * len(states))
         for primitive, model in self.missing_word.items():
             places = [i for i, (beam, _) in enumerate(states) if beam.turns[turn].slot.primitive == primitive]
-            asked = [(question(states[i][0].masked(states[i][1], turn)), words[i], words[i].missing) for i in places]
-            for i, scores in zip(places, _log_probabilities(model, asked), strict=True):
+            asked = [(question(states[i][0].masked(states[i][1], turn)), words[i].missing) for i in places]
+            for i, scores in zip(places, model.next_tokens(asked), strict=True):
                 fitting[i] = scores
         return [
             beam.propose(state, turn, own, likely, fits)
             for (beam, state), own, likely, fits in zip(states, words, expected, fitting, strict=True)
         ]
-
-
-def _log_probabilities(model: LanguageModel, asked: Sequence[tuple[str, "Words", NDArray[np.int64]]]) -> list[Scores]:
-    """Return log P of each word's first token after a text; the same question is asked once."""
-    distinct = {(text, id(words)): (text, first) for text, words, first in asked}
-    scores = model.next_tokens([text for text, _ in distinct.values()], [first for _, first in distinct.values()])
-    answers = dict(zip(distinct, scores, strict=True))
-    return [answers[text, id(words)] for text, words, _ in asked]
 
 
 def highest(ranks: Scores, count: int) -> list[int]:

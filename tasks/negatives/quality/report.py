@@ -98,7 +98,7 @@ def likelihoods(rows: Iterable[Negative], judge: LanguageModel) -> dict[str, flo
     """Return the log-likelihood a word of each negative and each query, NaN where the model can't read it."""
     texts = sorted({text for row in rows for text in (row.query, row.negative)})
     scored = zip(texts, judge.log_probabilities(texts), strict=True)
-    return {text: round(total / max(1, len(words_of(text))), 3) for text, (total, _) in scored}
+    return {text: round(total / max(1, len(words_of(text))), 3) for text, total in scored}
 
 
 def has_human_text(reference: Reference) -> bool:

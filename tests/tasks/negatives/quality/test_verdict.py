@@ -30,10 +30,10 @@ class Trigrams:
     def __init__(self) -> None:
         self.model = KneserNey.of(words_of(text) for text in HUMAN)
 
-    def log_probabilities(self, texts: Sequence[str]) -> list[tuple[float, int]]:
+    def log_probabilities(self, texts: Sequence[str]) -> list[float]:
         words = [words_of(text) for text in texts]
         means = self.model.log_probability(words)
-        return [(float(mean) * len(it), len(it)) for mean, it in zip(means, words, strict=True)]
+        return [float(mean) * len(it) for mean, it in zip(means, words, strict=True)]
 
 
 def verdict_on(kind: str, count: int) -> str:
