@@ -116,21 +116,13 @@ class Figures:
         """Add the figures of the table `measures`: shares, and numbers of rows with a leak or a copy."""
 
         def numbers(name: str) -> Numbers:
-            column = measures[name]
-            column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
-            return np.asarray(pc.fill_null(column, 0).to_numpy())
+            return np.asarray(pc.fill_null(measures[name].cast(pa.int32()), 0).to_numpy())
 
-        def known(name: str) -> Numbers:
-            return np.asarray(measures[name].is_valid().cast(pa.int8()).to_numpy())
-
-        ones, slots = np.ones(len(measures), dtype=np.int8), numbers("slots")
-        shares: Columns = {
-            "template_kept": (numbers("template_kept"), known("template_kept")),
-            "closed_vocabulary": (numbers("closed_vocabulary"), ones),
-            "same_slot_class": (numbers("same_slot_class"), slots),
-            "equal_to_original": (numbers("equal_to_original"), slots),
-            "may_be_true": (numbers("may_be_true"), known("may_be_true")),
-        }
+        shares: Columns = {}
+        for name in ("template_kept", "closed_vocabulary", "same_slot_class", "equal_to_original", "may_be_true"):
+            is_of_slots = name in ("same_slot_class", "equal_to_original")
+            known = numbers("slots") if is_of_slots else measures[name].is_valid().to_numpy()
+            shares[name] = numbers(name), known
         totals = {
             "copies": numbers("copy"),
             "false_negatives": numbers("false_negative"),
@@ -141,11 +133,10 @@ class Figures:
             totals["held_out.words"] = numbers("held_out_word")
         if reference.tests:
             trained, splits = numbers("trained"), measures["test_splits"].to_pylist()
-            tested = np.array([bool(several) for several in splits], dtype=np.int8)
+            tested = np.array([*map(bool, splits)])
             totals |= {"leaks": tested * (1 - trained), "leaks.trained": tested * trained}
             for split in reference.tests:
-                of_split = np.array([split in several for several in splits], dtype=np.int8)
-                totals[f"leaks.{split}"] = of_split * (1 - trained)
+                totals[f"leaks.{split}"] = np.array([split in several for several in splits]) * (1 - trained)
         places = self.places(measures)
         self.put_columns(places, shares)
         for level, name, chosen, _ in groups_of(places):
