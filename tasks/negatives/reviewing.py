@@ -1,6 +1,5 @@
 """Take people's reviews of negatives, and make the next negatives with them: `penumbra review`."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,13 +16,12 @@ from penumbra.artifacts.markdown import counted, truncated
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.rows import clean_text
-from penumbra.tasks.negatives.checks import LeakageFilter, queries_with_tokens
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.reviews import EDIT, FILLS, STAGE, Row, reviews_of
 from penumbra.tasks.negatives.selection import STAGE as NEGATIVES
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives, NegativesStage
 from penumbra.tasks.negatives.sentence_negatives import IMPORTED, ImportedNegatives, NearestNegatives, first_import
-from penumbra.tasks.stage import build, zip_parts
+from penumbra.tasks.stage import build
 from penumbra.tasks.text.embeddings import Encoding
 
 SHOWN = 100  # characters of a refused row
@@ -143,14 +141,12 @@ def edit_faults(store: Store, reviewed: Artifact) -> Callable[[Row, str], str]:
 
     The checks are those of negatives that are imported, and that it may not leak a test split.
     """
-    parents, choosing = parents_of(store, reviewed), settings_of(store, reviewed, Choosing)
-    [annotations], [tags] = parents["annotations"], parents["tags"]
-    leakage = LeakageFilter(queries_with_tokens(zip_parts(annotations, tags)), every=choosing.guard == "all")
-    vids, videos = dict[str, str](), defaultdict[str, set[str]](set)
-    for row in store.rows(annotations, ["qid", "vid", "query"]):
-        vids[row["qid"]] = row["vid"]
-        videos[row["vid"]].add(leakage.lemmatised(row["query"]))
-    return lambda row, edited: leakage.refusal(edited, row["query"], videos[vids[row["qid"]]], choosing.checks)
+    stage, of_video = stage_of(store, reviewed), dict[str, set[str]]()  # by query id
+    for part in store.parts(stage.annotations, ["qid", "vid", "query"]):
+        videos = stage.queries_of_videos(part)
+        of_video |= {row["qid"]: videos[row["vid"]] for row in part.to_pylist()}
+    leakage, names = stage.leakage, stage.choosing.checks
+    return lambda row, edited: leakage.refusal(edited, row["query"], of_video[row["qid"]], names)
 
 
 def keep(store: Store, review: Review) -> Artifact:
@@ -165,36 +161,33 @@ def keep(store: Store, review: Review) -> Artifact:
 # -- the next negatives -----------------------------------------------------------------------------------------------
 
 
-def parents_of(store: Store, artifact: Artifact) -> dict[str, list[Artifact]]:
-    parents = defaultdict[str, list[Artifact]](list)
-    for parent in store.manifest(artifact).parents:
-        parents[parent.stage].append(parent)
-    return parents
-
-
 def settings_of(store: Store, artifact: Artifact, kind: type[Settings]) -> Settings:
     """Return the parameters of a group that an artifact was made with."""
     parameters = store.manifest(artifact).parameters
     return kind.model_validate({name: parameters[name] for name in kind.model_fields if name in parameters})
 
 
-def next_negatives(store: Store, reviewed: Artifact) -> Artifact:
-    """Make negatives anew from what they were made from, with all reviews of their data set; no provider is asked."""
-    parents = parents_of(store, reviewed)
-    stages = ("annotations", "tags", "dictionary", "embeddings")
-    annotations, tags, dictionary, embeddings = (parents[stage][0] for stage in stages)
+def stage_of(store: Store, reviewed: Artifact) -> NegativesStage:
+    """Return the stage that made negatives, with all reviews of their data set."""
+    parents = store.manifest(reviewed).parents
+    of = {parent.stage: parent for parent in parents}
+    annotations, tags, dictionary, embeddings = (
+        of[name] for name in ("annotations", "tags", "dictionary", "embeddings")
+    )
     encoding, reviews = settings_of(store, embeddings, Encoding), reviews_of(reviewed.dataset)
     last = settings_of(store, reviewed, Choosing), encoding, reviews
-    stage: NegativesStage
-    if parents["fills"]:
-        fills = tuple(parents["fills"])
-        stage = ChosenNegatives(annotations, tags, parents["masks"][0], dictionary, fills, embeddings, *last)
-    else:
-        source = settings_of(store, reviewed, NegativeSource).model_copy(update={"file": ""})
-        shared = annotations, tags, dictionary, embeddings, source, *last
-        is_import = source.source == IMPORTED
-        stage = ImportedNegatives(*shared, first_import(reviewed)) if is_import else NearestNegatives(*shared)
-    return build(stage)
+    if fills := tuple(parent for parent in parents if parent.stage == "fills"):
+        return ChosenNegatives(annotations, tags, of["masks"], dictionary, fills, embeddings, *last)
+    source = settings_of(store, reviewed, NegativeSource).model_copy(update={"file": ""})
+    shared = annotations, tags, dictionary, embeddings, source, *last
+    if source.source == IMPORTED:
+        return ImportedNegatives(*shared, first_import(reviewed))
+    return NearestNegatives(*shared)
+
+
+def next_negatives(store: Store, reviewed: Artifact) -> Artifact:
+    """Make negatives anew from what they were made from; no provider is asked."""
+    return build(stage_of(store, reviewed))
 
 
 def differences(store: Store, before: Artifact, after: Artifact) -> str:
