@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-import pyarrow as pa
 from pydantic import Field
 
 from penumbra.artifacts.manifest import Artifact, Part
@@ -39,31 +38,28 @@ class InVideoNegatives(Stage):
     pairing: Pairing
 
     def part(self, piece: int) -> Part:
+        """Return all ordered pairs of one part; a part holds whole videos, so that no pair spans two parts.
+
+        A query that is repeated with the same windows serves as a negative once.
+        """
         annotations, embeddings = read_part(piece, self.annotations, self.embeddings)
-        return pair_part(annotations, embeddings, self.pairing)
-
-
-def pair_part(annotations: pa.Table, embeddings: pa.Table, pairing: Pairing) -> Part:
-    """Return all ordered pairs of one part; a part holds whole videos, so that no pair spans two parts.
-
-    A query that is repeated with the same windows serves as a negative once.
-    """
-    vectors = vectors_by_text(embeddings)
-    videos: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in annotations.select(["qid", "vid", "split", "query", "windows"]).to_pylist():
-        if row["split"] == "train" and row["windows"]:
-            videos[row["vid"]].append(row)
-    rows = []
-    for members in videos.values():
-        distinct = list({(row["query"], str(row["windows"])): row for row in reversed(members)}.values())[::-1]
-        for query, other in product(members, distinct):
-            if query["qid"] == other["qid"]:
-                continue
-            iou = max(_iou(*pair) for pair in product(query["windows"], other["windows"]))
-            similarity = cosine(vectors[query["query"]], vectors[other["query"]])
-            if iou < pairing.highest_iou and similarity < pairing.highest_similarity:
-                rows.append({"qid": query["qid"], "negative_qid": other["qid"], "iou": iou, "similarity": similarity})
-    return Part(table_of(STAGE, rows), len(rows), len(rows))
+        vectors, pairing = vectors_by_text(embeddings), self.pairing
+        videos: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in annotations.select(["qid", "vid", "split", "query", "windows"]).to_pylist():
+            if row["split"] == "train" and row["windows"]:
+                videos[row["vid"]].append(row)
+        rows = []
+        for members in videos.values():
+            distinct = list({(row["query"], str(row["windows"])): row for row in reversed(members)}.values())[::-1]
+            for query, other in product(members, distinct):
+                if query["qid"] == other["qid"]:
+                    continue
+                iou = max(_iou(*pair) for pair in product(query["windows"], other["windows"]))
+                similarity = cosine(vectors[query["query"]], vectors[other["query"]])
+                if iou < pairing.highest_iou and similarity < pairing.highest_similarity:
+                    about = {"qid": query["qid"], "negative_qid": other["qid"]}
+                    rows.append({**about, "iou": iou, "similarity": similarity})
+        return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
 def _iou(a: Sequence[float], b: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives import selection
 from penumbra.tasks.negatives.checks import Candidate, LeakageFilter, has_valence
 from penumbra.tasks.negatives.fills import masked_queries
-from penumbra.tasks.negatives.in_video_negatives import Pairing, pair_part
+from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
@@ -284,7 +284,7 @@ def test_corpus_keeps_words_from_level_to_level_and_human_text_is_plausible(nlp:
     assert natural > odd
 
 
-def test_pairs_are_of_one_video_apart_in_time_and_meaning() -> None:
+def test_pairs_are_of_one_video_apart_in_time_and_meaning(store: Store) -> None:
     queries = {
         "a": ("v1", "one", [[0.0, 4.0]]),
         "b": ("v1", "two", [[5.0, 9.0]]),
@@ -295,8 +295,8 @@ def test_pairs_are_of_one_video_apart_in_time_and_meaning() -> None:
     }
     rows = [annotation(qid, text, vid=vid, windows=windows) for qid, (vid, text, windows) in queries.items()]
     vectors = {"one": [1.0, 0.0, 0.0], "one too": [0.99, 0.14, 0.0], "two": [0.0, 1.0, 0.0], "three": [0.0, 0.0, 1.0]}
-    embeddings = table_of("embeddings", [{"text": t, "encoder": "e", "embedding": v} for t, v in vectors.items()])
-    part = pair_part(table_of("annotations", rows), embeddings, Pairing())
+    embeddings = build(store, "embeddings", [{"text": t, "encoder": "e", "embedding": v} for t, v in vectors.items()])
+    part = InVideoNegatives(build(store, "annotations", rows), embeddings, Pairing()).part(0)
     pairs = {(row["qid"], row["negative_qid"]) for row in part.rows.to_pylist()}
     assert {other for qid, other in pairs if qid == "a"} == {"b"}
     assert {other for qid, other in pairs if qid == "c"} == {"b", "d"}
