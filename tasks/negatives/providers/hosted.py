@@ -184,7 +184,7 @@ class OpenAIService(Service):
                 "$defs": {str(len(choice)): {"type": "string", "enum": choice} for choice in offered.values()},
             }
             form = {"type": "json_schema", "json_schema": {"name": "words", "strict": True, "schema": schema}}
-        body: dict[str, Any] = {
+        body = {
             "model": self.settings.model,
             "messages": [
                 {"role": "system", "content": self.prompt.static},
@@ -193,11 +193,8 @@ class OpenAIService(Service):
             "response_format": form,
             "max_completion_tokens" if self.effort else "max_tokens": self.most_tokens(questions),
         }
-        if self.effort:
-            body["reasoning_effort"] = self.effort
-        if self.settings.temperature is not None:
-            body["temperature"] = self.settings.temperature
-        return body
+        options = {"reasoning_effort": self.effort, "temperature": self.settings.temperature}
+        return body | {name: value for name, value in options.items() if value is not None}
 
     async def send(self, payload: dict[str, Any]) -> Answer:
         """Send a request once; raise `ServiceError` without the service's message, which may repeat the key."""

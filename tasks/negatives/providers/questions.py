@@ -138,12 +138,10 @@ class Question:
     @cached_property
     def open(self) -> list[int]:
         """Indices of the slots that are asked for, in the masking order; no slot of a level that lacks words."""
-        order = [slot.token for level in self.query.levels for slot in level]
-        empty = {s.token for s, words in zip(self.query.levels[-1], self.options, strict=True) if not words}
-        fillable = {slot.token for level in self.query.levels if not empty & {s.token for s in level} for slot in level}
-        slots = enumerate(self.query.levels[-1])
-        indices = [i for i, slot in slots if slot.token in fillable and i not in self.chosen]
-        return sorted(indices, key=lambda index: order.index(self.query.levels[-1][index].token))
+        index = {slot.token: i for i, slot in enumerate(self.query.levels[-1])}
+        fillable = [slots for slots in self.query.levels if all(self.options[index[slot.token]] for slot in slots)]
+        asked = dict.fromkeys(index[slot.token] for slots in fillable for slot in slots)
+        return [i for i in asked if i not in self.chosen]
 
     @property
     def asker(self) -> str:
