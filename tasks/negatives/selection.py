@@ -335,11 +335,8 @@ class ChosenNegatives(NegativesStage):
                     reason = NOT_FALLING if query.has([level]) else next(iter(refusals))
                     rejected.append(rejection(qid, STAGE, reason, f"level {level}: {query.text}"))
                     continue
-                (candidate, similarity), changed, checks = (
-                    chosen[level],
-                    chosen[level][0].words,
-                    list(self.checks.names),
-                )
+                candidate, similarity = chosen[level]
+                changed, checks = candidate.words, list(self.checks.names)
                 words[candidate.text] = self._tokens_of(query, level, candidate)
                 if candidate.verdict:
                     notes[f"by a reviewer, level {level}: {candidate.verdict}"] += 1
