@@ -4,6 +4,7 @@
 `sheet.key.json` has the origin, level and texts of each row (docs/guides/quality.md).
 """
 
+import csv
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -99,22 +100,14 @@ def score_sheet(sheet: Path) -> tuple[Table, list[str]]:
 def _answers(sheet: Path, key: pd.DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the id of each row with the answer to each question."""
     try:
-        with sheet.open(encoding="utf-8-sig") as lines:
-            delimiter = max(",;\t", key=lines.readline().count)  # a spreadsheet may save other ones
-        rows = pd.read_csv(
-            sheet,
-            sep=delimiter,
-            dtype=str,
-            keep_default_na=False,
-            skip_blank_lines=False,
-            engine="python",
-            encoding="utf-8-sig",
-        )
-        rows = rows[["id", *TEXTS, *QUESTIONS]].fillna("")
-    except (OSError, ValueError, KeyError) as error:
+        lines = sheet.read_text("utf-8-sig").splitlines(keepends=True)
+        delimiter = max(",;\t", key=lines[0].count)  # a spreadsheet may save other ones
+        reader = csv.DictReader(lines, delimiter=delimiter, restval="", strict=True)
+        rows = [(reader.line_num, {name: row[name] for name in ("id", *TEXTS, *QUESTIONS)}) for row in reader]
+    except (OSError, ValueError, LookupError, csv.Error) as error:
         raise NegativesError(f"{sheet} can't be read ({error}): save it as CSV in UTF-8, with all columns") from None
     taken = set[str]()
-    for line, cells in enumerate(rows.to_dict("records"), 2):
+    for line, cells in rows:
         if not any(map(str.strip, cells.values())):
             continue
         name, answers = cells["id"].strip(), {it: cells[it].strip().lower() for it in QUESTIONS}
