@@ -8,7 +8,7 @@ query that is also a training query, as two fifths of Charades-CG's training que
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -152,7 +152,6 @@ class Checks:
     dictionary: Dictionary
     synonyms: Mapping[str, Collection[str]]  # word → words that mean nearly the same
     names: Sequence[str]  # of the checks, as in the table `negatives`
-    _offered: dict[tuple[Any, str], bool] = field(default_factory=dict)
 
     def results(
         self, query: MaskedQuery, level: int, queries: Collection[str], words: Sequence[str], text: str
@@ -186,10 +185,7 @@ class Checks:
         return next((reason for name, reason in results if reason and name in self.names), "")
 
     def _is_on_offer(self, slot: Slot, word: str) -> bool:
-        """Return whether a slot may take a word; computed once for each kind of slot."""
-        key = (slot.kind, word)
-        if key not in self._offered:
-            is_english = (slot.primitive, slot.tag) in forms(word) and not slot.is_subject
-            is_other = lemma(word, slot.primitive) not in (slot.lemma, lemma(slot.word, slot.primitive))
-            self._offered[key] = slot.may_take(word, self.dictionary) or (is_english and is_other)
-        return self._offered[key]
+        """Return whether a slot may take a word: the dictionary's, or English and no form of the slot's own."""
+        is_english = (slot.primitive, slot.tag) in forms(word) and not slot.is_subject
+        is_other = lemma(word, slot.primitive) not in (slot.lemma, lemma(slot.word, slot.primitive))
+        return slot.may_take(word, self.dictionary) or (is_english and is_other)
