@@ -164,12 +164,8 @@ class Question:
 
     def key(self, cache_key: dict[str, Any]) -> str:
         """Return the digest of what determines the answer: `cache_key` (service, model, prompt, …), text, attempt."""
-        content = json.dumps([cache_key, self._line, self.attempt], sort_keys=True)
+        content = json.dumps([cache_key, self.text(), self.attempt], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
-
-    @cached_property
-    def _line(self) -> str:
-        return self.text()
 
     def after(self, words: dict[int, str]) -> "Question":
         """Return the question for the slots that are still open once these words are chosen."""
