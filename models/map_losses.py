@@ -14,6 +14,8 @@ from penumbra.models.losses import Losses, existence, masked_mean
 from penumbra.models.mmn import IOU_SCALE, MapOutputs
 from penumbra.models.spans import iou
 
+EXISTENCE = 0.1  # of its weight counts: with all of it, 1, MMN grounds worse by 10 mIoU (docs/does-it-help.md)
+
 
 @dataclass
 class MapTargets:
@@ -89,9 +91,8 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) ->
     if s.existence and outputs.existence is not None and targets.false is not None:
         terms["existence"] = existence(outputs.existence, targets.false)
     total = terms["iou"] + mutual * (terms["among_sentences"] + terms["among_moments"])
-    for name in ("hard_order", "hard_overlap", "existence"):
-        if name in terms:
-            total = total + getattr(s, name) * terms[name]
+    weights = {"hard_order": s.hard_order, "hard_overlap": s.hard_overlap, "existence": EXISTENCE * s.existence}
+    total = total + sum(weight * terms[name] for name, weight in weights.items() if name in terms)
     return Losses(total, {name: value.detach() for name, value in terms.items()})
 
 

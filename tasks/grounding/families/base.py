@@ -150,7 +150,7 @@ class ExistenceConfig(Parameters):
         0.0,
         ge=0,
         description="Weight of a head that tells true sentences from false ones: other videos' and, where a step "
-        "reads them, generated hard negatives. 0: no head.",
+        "reads them, generated hard negatives. MMN and VDI count a tenth of it. 0: no head.",
     )
 
 

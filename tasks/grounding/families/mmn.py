@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models.map_losses import MapTargets, MMNLosses, mmn_losses
+from penumbra.models.map_losses import EXISTENCE, MapTargets, MMNLosses, mmn_losses
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings, of_next_video
 from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, segment_means
 from penumbra.models.spans import suppress
@@ -31,6 +31,10 @@ class MapConfig(HardNegativeModel):
 
     options: ClassVar[type] = MMNSettings
     loss_options: ClassVar[type] = MMNLosses
+
+    def determines(self) -> dict[str, Any]:
+        """See `ModelConfig.determines`; the weight of `existence` counted in full once."""
+        return super().determines() | ({"existence_counts": EXISTENCE} if self.losses.existence else {})
 
 
 class MMNConfig(MapConfig):

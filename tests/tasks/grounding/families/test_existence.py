@@ -1,5 +1,6 @@
 """The existence head of every family, its false sentences, and the calibration of what each family has without it."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from penumbra.artifacts.store import Store
 from penumbra.models.losses import existence
+from penumbra.models.map_losses import mmn_losses
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.evaluation.predictions import TRUE, balanced, best_threshold, fit, read_calibrator
 from penumbra.tasks.grounding.families import system_of
@@ -86,6 +88,18 @@ def test_a_step_asks_false_texts_and_knows_which_they_are(name: str) -> None:
     assert ((gradient[1:] != 0) == false).all(), "texts that may be true are left out"
     with torch.no_grad():
         assert len(model.eval()(inputs).existence) == (1 if name == "mmn" else TEXTS[name] - 1), "no text but its own"
+
+
+def test_mmn_counts_a_tenth_of_the_head_s_loss_and_a_run_s_key_tells_it() -> None:
+    system = system_of(settings("mmn", 1.0))
+    found, model = system.data(data(12), torch.device("cpu")), system.build(CHANNELS, CHANNELS).train()
+    inputs, targets = found.batch(found.batches(0, 0)[0])
+    with torch.no_grad():
+        losses = mmn_losses(model(inputs), targets, system.config.loss_settings)
+        none = mmn_losses(model(inputs), targets, replace(system.config.loss_settings, existence=0.0))
+    torch.testing.assert_close(losses.total - none.total, 0.1 * losses.terms["existence"])
+    counted = [name for name in OF_MODEL if "existence_counts" in settings(name, 1.0).determines()["model"]]
+    assert counted == ["mmn"]
 
 
 def test_a_query_of_the_same_video_is_no_false_sentence_for_bm_detr() -> None:
