@@ -92,6 +92,11 @@ class Choice(NamedTuple):
     own: tuple[int, ...]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the slot may take no word."""
+        return len(self.offer.words) == len(self.own)
+
+    @property
     def words(self) -> list[str]:
         """The words that the slot may take; a copy takes microseconds, however many there are."""
         words = list(self.offer.words)
@@ -148,7 +153,7 @@ class Dictionary:
                 for form in self.forms.get(word.lower(), set()) | {lemma, word.lower()}:
                     own.update(map(offer.places.__getitem__, self._related.get((primitive, near, form), ())))
                 self._choices[key] = Choice((primitive, near), offer, tuple(sorted(own)))
-                if len(offer.words) > len(own):
+                if not self._choices[key].is_empty:
                     break
         return self._choices[key]
 

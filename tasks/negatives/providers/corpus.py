@@ -69,7 +69,7 @@ class CorpusProvider(Provider):
         for chain in (chain for query in queries for chain in query.chains()):
             problem, levels = "", 0  # levels that can be filled
             for level, slots in enumerate(chain.levels, chain.first):
-                empty = (slot.no_word_problem() for slot in slots if not slot.choice(self.dictionary).words)
+                empty = (slot.no_word_problem() for slot in slots if slot.choice(self.dictionary).is_empty)
                 problem = problem or next(empty, "")
                 if problem:
                     yield Fill(chain.qid, level, (), problem)
