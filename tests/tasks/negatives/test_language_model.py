@@ -12,10 +12,20 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives import language_model
-from penumbra.tasks.negatives.language_model import SMALL_MODEL, LanguageModel, is_at_hand, weights_name
+from penumbra.tasks.negatives.language_model import (
+    ADAPTER,
+    SMALL_MODEL,
+    WEIGHTS,
+    LanguageModel,
+    is_at_hand,
+    weights_at,
+    weights_digest,
+    weights_name,
+)
 from tests.tiny_llama import build
 
 pytestmark = pytest.mark.slow
@@ -123,6 +133,24 @@ def test_the_small_model_knows_english(capfd: pytest.CaptureFixture[str], monkey
     [[[change], [misfit]]] = model.compare([["a person opens the door.", "a person drinks the door."]])
     assert change < -3
     assert misfit < -2, "who drinks, drinks no door"
+
+
+@pytest.mark.usefixtures("small_model")
+def test_the_small_model_has_the_adapter_for_captions_and_a_path_has_not() -> None:
+    own, tokenizer = language_model.load(str(weights_at(SMALL_MODEL)))
+    plain, adapted = LanguageModel(own, tokenizer, "plain"), LanguageModel.load()
+    name, tensors = "model.layers.3.mlp.up_proj", load_file(ADAPTER / WEIGHTS)
+    config = json.loads((ADAPTER / "adapter_config.json").read_text())
+    down, up = (tensors[f"base_model.model.{name}.lora_{kind}.weight"].float() for kind in "AB")
+    expected = own.get_parameter(f"{name}.weight").float() + config["lora_alpha"] / config["r"] * (up @ down)
+    actual = adapted.model.get_parameter(f"{name}.weight").float()
+    torch.testing.assert_close(actual, expected, atol=0.002, rtol=0.01)  # half a unit of bfloat16
+    assert (actual - own.get_parameter(f"{name}.weight")).abs().mean() > 0.001
+    captions = ["A man chops an onion with a knife.", "the girl walks up to the pool and dives in"]
+    gains = np.subtract(adapted.log_probabilities(captions), plain.log_probabilities(captions))
+    assert gains.min() > 2
+    assert f"+{ADAPTER.name}@" in adapted.name
+    assert weights_digest(SMALL_MODEL) != weights_digest(str(weights_at(SMALL_MODEL)))
 
 
 @pytest.mark.parametrize(
