@@ -6,7 +6,7 @@ tree: what they begin with is read once, and a token attends to those before it 
 
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -68,7 +68,7 @@ def weights_digest(name: str) -> str:
 
 
 def adapt(model: Any) -> None:
-    """Add the products of the shipped adapter to the small model's weights (LoRA, Hu et al., ICLR 2022, equation 3)."""
+    """Add the shipped adapter's head to the small model, and its products to the weights (LoRA, Hu et al., 2022)."""
     import torch
     from safetensors.torch import load_file
 
@@ -80,6 +80,8 @@ def adapt(model: Any) -> None:
             weight = model.get_parameter(f"{name.removeprefix('base_model.model.')}.weight")
             down, up = (tensors[f"{name}.lora_{kind}.weight"].float().to(weight.device) for kind in "AB")
             weight.copy_(weight.float() + up @ down * (config["lora_alpha"] / config["r"]))
+    model.plausibility = torch.nn.Linear(model.config.hidden_size, 1)
+    model.plausibility.load_state_dict({kind: tensors[f"plausibility.{kind}"] for kind in ("weight", "bias")})
 
 
 def _same(lines: Sequence[Sequence[int]]) -> int:
@@ -148,6 +150,11 @@ class LanguageModel:
         """The most tokens that a sentence may have."""
         return int(getattr(self.model.config, "max_position_embeddings", 1 << 20)) - len(self.prefix) - 1
 
+    @property
+    def has_plausibility(self) -> bool:
+        """Whether the model has the head that the adapter brings."""
+        return hasattr(self.model, "plausibility")
+
     def log_probabilities(self, texts: Sequence[str]) -> list[float]:
         """Return log P(sentence and end of line | the lines before) of each sentence.
 
@@ -157,8 +164,19 @@ class LanguageModel:
         known = [i for i, line in enumerate(lines) if len(line) <= self.longest]
         totals = np.full(len(texts), np.nan)
         asked = [(lines[i], np.arange(len(lines[i])), np.array(lines[i])) for i in known]
-        totals[known] = [scores.sum() for scores in self._log_probabilities(asked)]
+        totals[known] = [scores.sum() for scores in self._read(asked, self._log_probabilities)]
         return [*totals.tolist()]
+
+    def plausibilities(self, texts: Sequence[str]) -> list[float]:
+        """Return the log-odds that each sentence is a real caption and not one with words replaced (as in ELECTRA).
+
+        The adapter's head reads the end of the line; a model without the adapter gives 0.
+        """
+        if not self.has_plausibility:
+            return [0.0] * len(texts)
+        lines = self.tokens([f"{text}\n" for text in texts])
+        asked = [(line, np.array([len(line)]), np.array([0])) for line in lines]
+        return [float(score[0]) for score in self._read(asked, self._plausibilities)]
 
     def compare(self, choices: Sequence[Sequence[str]]) -> list[tuple[Scores, Scores]]:
         """Return for each choice by how much log P of its second and further texts exceeds that of its first.
@@ -172,7 +190,7 @@ class LanguageModel:
             same = _same(lines)
             ends.append(_same([line[:same:-1] for line in lines]))
             asked += [(line, np.arange(same, len(line)), np.array(line[same:], np.int64)) for line in lines]
-        scores, changes = iter(self._log_probabilities(asked)), []
+        scores, changes = iter(self._read(asked, self._log_probabilities)), []
         for choice, end in zip(choices, ends, strict=True):
             first, *others = [next(scores) for _ in choice]
             totals = np.array([own.sum() for own in others]) - first.sum()
@@ -184,14 +202,17 @@ class LanguageModel:
         """Return log P(token | text) of the wanted tokens after each text; what is asked twice is computed once."""
         distinct = {(text, id(wanted)): (text, wanted) for text, wanted in asked}
         lines = zip(self.tokens([text for text, _ in distinct]), distinct.values(), strict=True)
-        scores = self._log_probabilities([(line, np.full(len(own), len(line)), own) for line, (_, own) in lines])
+        asked_once = [(line, np.full(len(own), len(line)), own) for line, (_, own) in lines]
+        scores = self._read(asked_once, self._log_probabilities)
         answers = dict(zip(distinct, scores, strict=True))
         return [answers[text, id(wanted)] for text, wanted in asked]
 
-    def _log_probabilities(
-        self, asked: Sequence[tuple[list[int], NDArray[np.int64], NDArray[np.int64]]]
+    def _read(
+        self,
+        asked: Sequence[tuple[list[int], NDArray[np.int64], NDArray[np.int64]]],
+        of_nodes: Callable[[Sequence[Row], NDArray[np.int64], NDArray[np.int64]], Scores],
     ) -> list[Scores]:
-        """Return the log P of the tokens asked about, each after the text's first n tokens: (text, n, token) each.
+        """Return what `of_nodes` gives for tokens after the text's first n tokens: (text, n, token) each.
 
         A row takes texts until it has `ROW_TOKENS` nodes, in the order of their tokens, so that texts that begin alike
         share a row. The longest rows come first.
@@ -215,7 +236,7 @@ class LanguageModel:
             tokens = [asked[i][2] for i in texts]
             try:
                 with torch.inference_mode():
-                    values = self._of_nodes(batch, np.concatenate(nodes), np.concatenate(tokens))
+                    values = of_nodes(batch, np.concatenate(nodes), np.concatenate(tokens))
             except torch.OutOfMemoryError:
                 if len(batch) == 1:
                     raise PenumbraError(f"{self.device} has too little memory for one sentence") from None
@@ -226,7 +247,15 @@ class LanguageModel:
             del left[: len(batch)]
         return scores
 
-    def _of_nodes(self, rows: Sequence[Row], nodes: NDArray[np.int64], tokens: NDArray[np.int64]) -> Scores:
+    def _plausibilities(self, rows: Sequence[Row], nodes: NDArray[np.int64], _: NDArray[np.int64]) -> Scores:
+        """Return the head's logits at nodes, counted as for `_log_probabilities`."""
+        import torch
+
+        hidden = self._hidden(rows).flatten(0, 1)[torch.from_numpy(nodes).to(self.device)]
+        values: Scores = self.model.plausibility(hidden.float()).squeeze(-1).cpu().double().numpy()
+        return values
+
+    def _log_probabilities(self, rows: Sequence[Row], nodes: NDArray[np.int64], tokens: NDArray[np.int64]) -> Scores:
         """Return log P of tokens, each after a node; nodes are counted through the rows, all as wide as the first."""
         import torch
 

@@ -17,7 +17,7 @@ without replacement (Kool et al., ICML 2019): several good fillings, and the sam
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from itertools import accumulate
 from math import inf, isnan
 from typing import Any, NamedTuple
@@ -58,8 +58,12 @@ FIRST = 40  # words that are scored for a query's first slot
 ENTAILED = 3  # words that may be true of the moment, scored besides these
 FURTHER = 3  # words that are scored for each further slot of each filling
 AHEAD = 5  # words after the slot that are read to score a word in it
+READ = 16  # fillings of a query whose plausibility is read at the end of a level
 CONSIDERED = 200  # likeliest words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
+
+PLAUSIBLE = 2.0  # nats of log P that a nat of a sentence's plausibility counts
+IMPLAUSIBLE = 0.5  # a filled sentence must reach it
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
@@ -71,7 +75,7 @@ ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by
 ATTESTED = 0.5  # preference for a word that the data set has in a relation: times its log count, for each relation
 FITS = 2.0  # how much the largest fall of log P of one token after the slot counts, besides the change of the sum
 TERM = 3.0  # preference for a word that forms a term with the noun after it or the modifier before it
-MUCH_WORSE = 2.0  # how much lower false words rank than an entailed one where it begins the further levels
+MUCH_WORSE = 5.0  # how much lower false words rank than an entailed one where it begins the further levels
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
 EXPECTED = 0.2  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
 EXPECTED_MODIFIER = 0.5  # the same share for modifiers: their noun shall decide ("glass bowl", not "cake bowl")
@@ -92,6 +96,7 @@ class LlamaProvider(Provider):
         sentences = example_sentences(queries, filling.seed)
         before = _text(prompt, sentences=sentences[:SENTENCES])
         self.language_model = LanguageModel.load(model, before)
+        self.implausible = IMPLAUSIBLE if self.language_model.has_plausibility else -inf
         self.least = self._least(sentences[SENTENCES:])
         missing = load_prompt(MISSING_WORD, "examples")
         self.missing_word = {
@@ -117,8 +122,9 @@ class LlamaProvider(Provider):
         for start in range(0, len(chains), QUERIES):
             beams = [Beam(chain, self.vocabulary, self.context) for chain in chains[start : start + QUERIES]]
             scores = self.language_model.log_probabilities([beam.text({}) for beam in beams])
-            for beam, score in zip(beams, scores, strict=True):
-                beam.begin(score, self.least)
+            plausible = self.language_model.plausibilities([beam.text({}) for beam in beams])
+            for beam, score, own in zip(beams, scores, plausible, strict=True):
+                beam.begin(score, self.least, own)
             report = counting("slots", sum(len(beam.turns) for beam in beams))
             for turn in range(max((len(beam.turns) for beam in beams), default=0)):
                 open_beams = [beam for beam in beams if turn < len(beam.turns)]
@@ -141,6 +147,17 @@ class LlamaProvider(Provider):
         for (beam, state), words, choice in zip(states, proposed, choices, strict=True):
             if choice:
                 children[id(beam)] += beam.children(state, turn, words, *changes[choice])
+        ends = [
+            (beam, child)
+            for beam in beams
+            if beam.turns[turn].is_last
+            for child in nlargest(READ, children[id(beam)], key=lambda child: child.rank)
+        ]
+        plausible = self.language_model.plausibilities([beam.text(child.words) for beam, child in ends])
+        children |= {id(beam): [] for beam, _ in ends}
+        for (beam, child), own in zip(ends, plausible, strict=True):
+            if own >= self.implausible:
+                children[id(beam)].append(replace(child, plausibility=PLAUSIBLE * (own - beam.plausibility)))
         for beam in beams:
             beam.select(turn, children[id(beam)], self.temperature, self.seed)
 
@@ -222,7 +239,8 @@ class Turn(NamedTuple):
 class State:
     """A filling: its words by token, the changes of log P by each finished level and as it is, the sum of preferences.
 
-    `parent` is the id of the filling that it continues.
+    `parent` is the id of the filling that it continues. `plausibility` is that of the sentence at the end of a level,
+    less the query's, with its weight.
     """
 
     words: dict[int, str] = field(default_factory=dict)
@@ -230,6 +248,7 @@ class State:
     score: float = 0.0
     preference: float = 0.0
     parent: int = 0
+    plausibility: float = 0.0
 
     @property
     def rank(self) -> float:
@@ -238,7 +257,7 @@ class State:
         A level counts at most as much as the level before it: a word that only a further change makes natural ("eats
         the television", then "eats the food") was a bad one.
         """
-        levels = [*accumulate((*self.finished, self.score), min)]
+        levels = [*accumulate((*self.finished, self.score + self.plausibility), min)]
         return sum(levels) / len(levels) + self.preference
 
 
@@ -262,12 +281,12 @@ class Beam:
                 self.turns += [Turn(level, slot, slot is new[-1]) for slot in new]
                 filled.update(slot.token for slot in slots)
 
-    def begin(self, score: float, least: float) -> None:
+    def begin(self, score: float, least: float, plausibility: float) -> None:
         """Begin with the query itself and its log P, or give up a query that is too long for the model (NaN).
 
         `least` is the least log P of a filled sentence, plus a nat a word.
         """
-        self.states = [State()]
+        self.states, self.plausibility = [State()], plausibility
         self.least = least - score - len(self.text({}).split())
         if self.turns and isnan(score):
             self._give_up(0, "the sentence is too long for the model")
@@ -381,8 +400,12 @@ class Beam:
             child = children[place]
             if turn == 0 or sum(other.parent == child.parent for other in kept) < CHILDREN:
                 kept.append(child)
-        kept = kept[:BEAM]
-        self.states = [replace(it, finished=(*it.finished, it.score)) for it in kept] if is_last else kept
+        self.states = kept[:BEAM]
+        if is_last:
+            ends = [(*it.finished, it.score + it.plausibility) for it in self.states]
+            self.states = [
+                replace(it, finished=end, plausibility=0.0) for it, end in zip(self.states, ends, strict=True)
+            ]
 
     def _give_up(self, turn: int, problem: str) -> None:
         """Leave out the levels from a turn's on."""

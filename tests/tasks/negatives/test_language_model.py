@@ -94,6 +94,24 @@ def test_next_tokens_are_those_of_a_plain_forward_pass(model: LanguageModel) -> 
         np.testing.assert_allclose(scores, by_hand(model, left)[-1][ids], atol=1e-3)
 
 
+def test_plausibilities_are_those_of_a_plain_forward_pass(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = ["Opens the door.", "person puts the cup on it."]
+    assert model.plausibilities(sentences) == [0, 0]  # without the adapter's head
+    head = torch.nn.Linear(model.model.config.hidden_size, 1)
+    monkeypatch.setitem(model.model._modules, "plausibility", head)
+    expected = list[float]()
+    for sentence in sentences:
+        ids = torch.tensor([[*model.prefix, *model.tokens([f"{sentence}\n"])[0]]])
+        model.model.set_attn_implementation("eager")
+        with torch.inference_mode():
+            hidden = model.model.model(input_ids=ids.to(model.device), use_cache=False).last_hidden_state
+            expected.append(head(hidden[0, -1].cpu()).item())
+        model.model.set_attn_implementation("attention")
+    np.testing.assert_allclose(model.plausibilities(sentences), expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
 def test_scores_do_not_depend_on_the_batch(model: LanguageModel, batch_tokens: int) -> None:
     other = copy(model)
@@ -149,6 +167,8 @@ def test_the_small_model_has_the_adapter_for_captions_and_a_path_has_not() -> No
     captions = ["A man chops an onion with a knife.", "the girl walks up to the pool and dives in"]
     gains = np.subtract(adapted.log_probabilities(captions), plain.log_probabilities(captions))
     assert gains.min() > 2
+    real, *spoiled = adapted.plausibilities(["a man chops an onion.", "a man chops a river.", "a man drinks an onion."])
+    assert real > max(spoiled)
     assert f"+{ADAPTER.name}@" in adapted.name
     assert weights_digest(SMALL_MODEL) != weights_digest(str(weights_at(SMALL_MODEL)))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -249,6 +250,21 @@ def test_a_word_that_may_be_true_begins_further_levels_if_false_ones_are_much_wo
         words = [fill.words for fill in real.fill([query], 16) if fill.words]
         assert {is_entailed(it[0], "ladles", "verb") for it in words} == {begins}
         assert not [it for it in words if len(it) > 1 and is_entailed(it[1], "sauce", "noun")]
+
+
+@pytest.mark.usefixtures("small_model")
+def test_plausible_sentences_are_preferred_and_others_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ("she pours|verb the milk|noun", "a man stirs|verb the soup|noun", "he washes|verb a pan|noun")
+    real, query = small_model(*lines), masked("q", "a cook ladles|verb the sauce|noun into a small jar|noun")
+    means = []
+    for weight in (0.0, 100.0):
+        monkeypatch.setattr(provider_module, "PLAUSIBLE", weight)
+        filled = [fill.words for fill in real.fill([query], 4) if fill.level == 3]
+        texts = [f"a cook {verb} the {noun} into a small {place}" for verb, noun, place in filled]
+        means.append(np.mean(real.language_model.plausibilities(texts)))
+    assert means[0] < means[1]
+    monkeypatch.setattr(real, "implausible", inf)
+    assert {fill.problem for fill in real.fill([query], 4)} == {"no other word for 'ladles' reads naturally"}
 
 
 @pytest.mark.usefixtures("small_model")
