@@ -27,7 +27,7 @@ import typer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from penumbra.tasks.negatives.language_model import ADAPTER, SMALL_MODEL, WEIGHTS, LanguageModel, weights_at
+from penumbra.tasks.negatives.language_model import ADAPTER, CONFIG, SMALL_MODEL, WEIGHTS, LanguageModel, weights_at
 from penumbra.tasks.negatives.providers import load_prompt
 from penumbra.tasks.negatives.providers.llama import BLANK, MISSING_WORD, PROMPT, question
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, primitive_of
@@ -243,7 +243,7 @@ def main(captions: Path, output: Path = ADAPTER, steps: int = 120) -> None:
         "lora_alpha": ALPHA,
         "target_modules": [name for names in LAYERS.values() for name in names],
     }
-    (output / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (output / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
 
 if __name__ == "__main__":

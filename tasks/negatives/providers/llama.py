@@ -96,7 +96,6 @@ class LlamaProvider(Provider):
         sentences = example_sentences(queries, filling.seed)
         before = _text(prompt, sentences=sentences[:SENTENCES])
         self.language_model = LanguageModel.load(model, before)
-        self.implausible = IMPLAUSIBLE if self.language_model.has_plausibility else -inf
         self.least = self._least(sentences[SENTENCES:])
         missing = load_prompt(MISSING_WORD, "examples")
         self.missing_word = {
@@ -122,9 +121,8 @@ class LlamaProvider(Provider):
         for start in range(0, len(chains), QUERIES):
             beams = [Beam(chain, self.vocabulary, self.context) for chain in chains[start : start + QUERIES]]
             scores = self.language_model.log_probabilities([beam.text({}) for beam in beams])
-            plausible = self.language_model.plausibilities([beam.text({}) for beam in beams])
-            for beam, score, own in zip(beams, scores, plausible, strict=True):
-                beam.begin(score, self.least, own)
+            for beam, score in zip(beams, scores, strict=True):
+                beam.begin(score, self.least)
             report = counting("slots", sum(len(beam.turns) for beam in beams))
             for turn in range(max((len(beam.turns) for beam in beams), default=0)):
                 open_beams = [beam for beam in beams if turn < len(beam.turns)]
@@ -147,19 +145,27 @@ class LlamaProvider(Provider):
         for (beam, state), words, choice in zip(states, proposed, choices, strict=True):
             if choice:
                 children[id(beam)] += beam.children(state, turn, words, *changes[choice])
-        ends = [
-            (beam, child)
-            for beam in beams
-            if beam.turns[turn].is_last
-            for child in nlargest(READ, children[id(beam)], key=lambda child: child.rank)
-        ]
-        plausible = self.language_model.plausibilities([beam.text(child.words) for beam, child in ends])
-        children |= {id(beam): [] for beam, _ in ends}
-        for (beam, child), own in zip(ends, plausible, strict=True):
-            if own >= self.implausible:
-                children[id(beam)].append(replace(child, plausibility=PLAUSIBLE * (own - beam.plausibility)))
+        if self.language_model.has_plausibility:
+            self._keep_plausible([beam for beam in beams if beam.turns[turn].is_last], children)
         for beam in beams:
             beam.select(turn, children[id(beam)], self.temperature, self.seed)
+
+    def _keep_plausible(self, beams: Sequence["Beam"], children: dict[int, list["State"]]) -> None:
+        """Leave out the implausible fillings at the end of a level, and let the plausibility of the others count."""
+        best = [nlargest(READ, children[id(beam)], key=lambda child: child.rank) for beam in beams]
+        texts = [
+            beam.text(words)
+            for beam, own in zip(beams, best, strict=True)
+            for words in ({}, *(child.words for child in own))
+        ]
+        values = iter(self.language_model.plausibilities(texts))
+        for beam, own in zip(beams, best, strict=True):
+            query, pairs = next(values), [(child, next(values)) for child in own]
+            children[id(beam)] = [
+                replace(child, plausibility=PLAUSIBLE * (value - query))
+                for child, value in pairs
+                if value >= IMPLAUSIBLE
+            ]
 
     def _propose(self, states: Sequence[tuple["Beam", "State"]], turn: int) -> list[dict[str, float]]:
         """Return for each filling the words to score in a turn's slot, with the preference for each."""
@@ -260,6 +266,10 @@ class State:
         levels = [*accumulate((*self.finished, self.score + self.plausibility), min)]
         return sum(levels) / len(levels) + self.preference
 
+    def finish(self) -> "State":
+        """Return the same filling after the end of a level."""
+        return replace(self, finished=(*self.finished, self.score + self.plausibility), plausibility=0.0)
+
 
 class Beam:
     """The fillings of one query: `turns` are its slots in the order of filling."""
@@ -281,12 +291,12 @@ class Beam:
                 self.turns += [Turn(level, slot, slot is new[-1]) for slot in new]
                 filled.update(slot.token for slot in slots)
 
-    def begin(self, score: float, least: float, plausibility: float) -> None:
+    def begin(self, score: float, least: float) -> None:
         """Begin with the query itself and its log P, or give up a query that is too long for the model (NaN).
 
         `least` is the least log P of a filled sentence, plus a nat a word.
         """
-        self.states, self.plausibility = [State()], plausibility
+        self.states = [State()]
         self.least = least - score - len(self.text({}).split())
         if self.turns and isnan(score):
             self._give_up(0, "the sentence is too long for the model")
@@ -400,12 +410,7 @@ class Beam:
             child = children[place]
             if turn == 0 or sum(other.parent == child.parent for other in kept) < CHILDREN:
                 kept.append(child)
-        self.states = kept[:BEAM]
-        if is_last:
-            ends = [(*it.finished, it.score + it.plausibility) for it in self.states]
-            self.states = [
-                replace(it, finished=end, plausibility=0.0) for it, end in zip(self.states, ends, strict=True)
-            ]
+        self.states = [state.finish() for state in kept[:BEAM]] if is_last else kept[:BEAM]
 
     def _give_up(self, turn: int, problem: str) -> None:
         """Leave out the levels from a turn's on."""

@@ -122,10 +122,12 @@ def test_scores_do_not_depend_on_the_batch(model: LanguageModel, batch_tokens: i
     assert [len(changes) for changes, _ in other.compare(CHOICES)] == [len(choice) - 1 for choice in CHOICES]
 
 
-def test_a_sentence_that_is_too_long_has_no_score(model: LanguageModel) -> None:
-    score, short = model.log_probabilities(["go on and on " * 400, "go on"])
-    assert np.isnan(score)
-    assert np.isfinite(short)
+def test_a_sentence_that_is_too_long_has_no_score(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(model.model._modules, "plausibility", torch.nn.Linear(model.model.config.hidden_size, 1))
+    for read in (model.log_probabilities, model.plausibilities):
+        score, short = read(["go on and on " * 400, "go on"])
+        assert np.isnan(score)
+        assert np.isfinite(short)
 
 
 def test_the_name_has_a_digest_of_the_weights(folder: Path, tmp_path: Path) -> None:
