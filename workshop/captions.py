@@ -27,7 +27,8 @@ import typer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from penumbra.tasks.negatives.language_model import ADAPTER, CONFIG, SMALL_MODEL, WEIGHTS, LanguageModel, weights_at
+from penumbra.tasks.negatives.language_model import LanguageModel
+from penumbra.tasks.negatives.language_model_weights import ADAPTER, CONFIG, SMALL_MODEL, WEIGHTS, weights_at
 from penumbra.tasks.negatives.providers import load_prompt
 from penumbra.tasks.negatives.providers.llama import BLANK, MISSING_WORD, PROMPT, question
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, primitive_of

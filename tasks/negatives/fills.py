@@ -20,7 +20,7 @@ from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.data.rows import training_queries
-from penumbra.tasks.negatives.language_model import INSTALL, is_at_hand
+from penumbra.tasks.negatives.language_model_weights import INSTALL, is_at_hand
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
 from penumbra.tasks.negatives.providers.settings import FEW, Filling, HostedSettings
 from penumbra.tasks.progress import counting

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import TRAINING, splits_parameter
 from penumbra.tasks.negatives.in_video_negatives import Pairing
-from penumbra.tasks.negatives.language_model import SMALL_MODEL
+from penumbra.tasks.negatives.language_model_weights import SMALL_MODEL
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.negatives.selection import Choosing
 from penumbra.tasks.stage import Parameters

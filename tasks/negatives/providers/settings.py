@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.markdown import counted
-from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, weights_digest
+from penumbra.tasks.negatives.language_model_weights import INSTALL, SMALL_MODEL, weights_digest
 from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText, load_prompt
 from penumbra.tasks.parameter_group import Parameters
 

@@ -28,7 +28,8 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.files import NegativesError
-from penumbra.tasks.negatives.language_model import INSTALL, SMALL_MODEL, LanguageModel, is_at_hand, weights_digest
+from penumbra.tasks.negatives.language_model import LanguageModel
+from penumbra.tasks.negatives.language_model_weights import INSTALL, SMALL_MODEL, is_at_hand, weights_digest
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.negatives.quality.figures import (

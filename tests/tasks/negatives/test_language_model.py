@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.negatives import language_model
-from penumbra.tasks.negatives.language_model import (
+from penumbra.tasks.negatives import language_model_weights
+from penumbra.tasks.negatives.language_model import LanguageModel
+from penumbra.tasks.negatives.language_model_weights import (
     ADAPTER,
     SMALL_MODEL,
     WEIGHTS,
-    LanguageModel,
     is_at_hand,
     weights_at,
     weights_digest,
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["", BEFORE])
 def model(folder: Path, request: pytest.FixtureRequest) -> LanguageModel:
-    loaded, tokenizer = language_model.load(str(folder))
+    loaded, tokenizer = language_model_weights.load(str(folder))
     return LanguageModel(loaded.float(), tokenizer, "tiny", request.param)
 
 
@@ -157,7 +157,7 @@ def test_the_small_model_knows_english(capfd: pytest.CaptureFixture[str], monkey
 
 @pytest.mark.usefixtures("small_model")
 def test_the_small_model_has_the_adapter_for_captions_and_a_path_has_not() -> None:
-    own, tokenizer = language_model.load(str(weights_at(SMALL_MODEL)))
+    own, tokenizer = language_model_weights.load(str(weights_at(SMALL_MODEL)))
     plain, adapted = LanguageModel(own, tokenizer, "plain"), LanguageModel.load()
     name, tensors = "model.layers.3.mlp.up_proj", load_file(ADAPTER / WEIGHTS)
     config = json.loads((ADAPTER / "adapter_config.json").read_text())
@@ -227,7 +227,7 @@ def test_a_gguf_of_another_architecture_is_one_line(tmp_path: Path) -> None:
 
 def test_a_model_larger_than_the_memory_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
-    monkeypatch.setattr(language_model, "device_of", lambda: torch.device("cpu"))
+    monkeypatch.setattr(language_model_weights, "device_of", lambda: torch.device("cpu"))
     with pytest.raises(PenumbraError, match=r"GB of memory .* choose a smaller one with filling\.llama\.model"):
         LanguageModel.load(str(folder))
 

@@ -15,7 +15,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives import fills as fills_module
 from penumbra.tasks.negatives.fills import with_provider
-from penumbra.tasks.negatives.language_model import SMALL_MODEL
+from penumbra.tasks.negatives.language_model_weights import SMALL_MODEL
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, TrainingText
 from penumbra.tasks.negatives.providers import llama as provider_module
 from penumbra.tasks.negatives.providers.llama import MEASURED, SENTENCES, LlamaProvider, State, example_sentences
