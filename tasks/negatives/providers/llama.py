@@ -54,16 +54,16 @@ GENERAL = frozenset(("do", "get", "have", "hold", "make", "move", "place", "prep
 MISSING = ("verb", "adjective", "adverb")  # the classes whose words are proposed as the missing word of the sentence
 BEAM = 8  # fillings of a query that are kept
 CHILDREN = 2  # of these, the most that continue the same filling
-FIRST = 40  # words that are scored for a query's first slot
+FIRST = 20  # words that are scored for a query's first slot
 ENTAILED = 3  # words that may be true of the moment, scored besides these
 FURTHER = 3  # words that are scored for each further slot of each filling
 AHEAD = 5  # words after the slot that are read to score a word in it
-READ = 16  # fillings of a query whose plausibility is read at the end of a level
+READ = 8  # fillings of a query whose plausibility is read at the end of a level
 CONSIDERED = 200  # likeliest words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
-PLAUSIBLE = 2.0  # nats of log P that a nat of a sentence's plausibility counts
-IMPLAUSIBLE = 0.5  # a filled sentence must reach it
+PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
+IMPLAUSIBLE = 0.0  # a filled sentence must reach it
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled

@@ -65,7 +65,7 @@ def test_a_word_that_may_be_true_of_the_same_moment_is_entailed_both_ways(pairs:
 
 
 def test_who_opens_a_box_holds_it_and_who_holds_it_need_not_open_it() -> None:
-    for fill, word in (("holding", "opening"), ("enjoys", "eats"), ("looking", "smiling"), ("stores", "chills")):
+    for fill, word in (("holding", "opening"), ("enjoys", "eats"), ("smiles", "cooks"), ("stores", "chills")):
         assert is_entailed(fill, word, "verb")
         assert not is_entailed(word, fill, "verb")
 

@@ -249,13 +249,13 @@ def test_a_word_that_may_be_true_begins_further_levels_if_false_ones_are_much_wo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = ("she pours|verb the milk|noun", "a man stirs|verb the soup|noun", "he washes|verb a pan|noun")
-    real, query = small_model(*lines), masked("q", "a cook ladles|verb the sauce|noun into a small jar|noun")
+    real, query = small_model(*lines), masked("q", "a cook spoons|verb the sauce|noun into a bowl|noun")
     # no false word is so much worse; each is; each is, but nothing around it makes it unlikely
     for much_worse, fits, begins in ((inf, 2.0, False), (-inf, 2.0, True), (-inf, 0.0, False)):
         monkeypatch.setattr(provider_module, "MUCH_WORSE", much_worse)
         monkeypatch.setattr(provider_module, "FITS", fits)
         words = [fill.words for fill in real.fill([query], 16) if fill.words]
-        assert {is_entailed(it[0], "ladles", "verb") for it in words} == {begins}
+        assert {is_entailed(it[0], "spoons", "verb") for it in words} == {begins}
         assert not [it for it in words if len(it) > 1 and is_entailed(it[1], "sauce", "noun")]
 
 
