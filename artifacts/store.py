@@ -10,7 +10,7 @@ import math
 import re
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ USE = "use~"  # leases of runs that use artifacts of a data set begin so
 REJECTED = "_rejected"  # folder of the rejected rows
 RECORD = "_records/part-{:05d}.json"  # a part's record
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft that a kill left
-Progress = Callable[[int, int, int], None]
+Progress = Callable[[Collection[int], int, Collection[int]], None]
 Elsewhere = Callable[[list[int]], Iterable[WrittenPart]]
 
 
@@ -180,8 +180,9 @@ class Store(Catalogue):
     ) -> Artifact:
         """Make the parts that are missing or damaged, then write the manifest; wait for another process that does so.
 
-        Of `parts`, `total` in number, only the functions of those to be made are called. `progress` gets the numbers of
-        finished parts, of all, and of those made now; `waits` the holder of the lease if there is another one.
+        Of `parts`, `total` in number, only the functions of those to be made are called. `progress` gets the indices of
+        finished parts, the number of all, and the indices of those made now; `waits` the holder of the lease if there
+        is another one.
         `elsewhere` has other processes make and write parts, and yields the record of each that is done.
         """
         artifact = self.artifact(work)
@@ -192,29 +193,30 @@ class Store(Catalogue):
                 return artifact
             if self.has(artifact):
                 self.files.remove(path_of(artifact, MANIFEST))
-            started, made, records = datetime.now(UTC), 0, dict[str, WrittenPart]()
+            started, made, records = datetime.now(UTC), list[int](), dict[int, WrittenPart]()
             if elsewhere:
                 found = {index: self.record(artifact, index) for index in range(total)}
-                records = {record.name: record for record in found.values() if record}
-                missing = [index for index, record in found.items() if record is None]
-                for record in elsewhere(missing) if missing else ():
+                records = {index: record for index, record in found.items() if record}
+                missing = {part_name(index): index for index, record in found.items() if record is None}
+                for record in elsewhere([*missing.values()]) if missing else ():
                     if not self.files.exists(path_of(artifact, record.name)):
                         raise ArtifactError(
                             f"{artifact.path}: a worker has made {record.name}, which does not exist here: "
                             "PENUMBRA_ARTIFACTS must name a shared folder or a bucket (s3://…) that all workers reach"
                         )
-                    records[record.name], made = record, made + 1
-                    progress(len(records), total, made)
+                    records[missing[record.name]] = record
+                    made.append(missing[record.name])
+                    progress(records, total, made)
             for index, make in enumerate(parts):
-                name = part_name(index)
-                if name in records:
+                if index in records:
                     continue
                 if there := self.record(artifact, index):
-                    records[name] = there
+                    records[index] = there
                 else:
-                    records[name], made = self.write(artifact, index, make(), work.files), made + 1
-                progress(len(records), max(total, len(records)), made)
-            self._finish(artifact, work, [records[part_name(index)] for index in range(len(records))], started)
+                    records[index] = self.write(artifact, index, make(), work.files)
+                    made.append(index)
+                progress(records, max(total, len(records)), made)
+            self._finish(artifact, work, [records[index] for index in range(len(records))], started)
         return artifact
 
     def _finish(self, artifact: Artifact, work: Work, records: list[WrittenPart], started: datetime) -> None:

@@ -8,7 +8,7 @@ import os
 import platform
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
@@ -279,15 +279,15 @@ def build(stage: Stage) -> Artifact:
     started = last = monotonic()
     finished = 0
 
-    def progress(done: int, total: int, made: int) -> None:
+    def progress(done: Collection[int], total: int, made: Collection[int]) -> None:
         nonlocal last, finished
-        tick(done - finished)
-        now, finished = monotonic(), done
-        if made and done < total and now - last >= REPORT_EVERY:
+        tick(len(done) - finished)
+        now, finished = monotonic(), len(done)
+        if made and finished < total and now - last >= REPORT_EVERY:
             rows = _rows_of_parts(stage, total)
-            if made_rows := sum(rows[done - made : done]):  # empty parts, as those of other splits, say nothing
-                last, left = now, (now - started) / made_rows * sum(rows[done:])
-                logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left)
+            if made_rows := sum(rows[index] for index in made):  # empty parts, as those of other splits, say nothing
+                last, left = now, (now - started) / made_rows * (sum(rows) - sum(rows[index] for index in done))
+                logger().info("%s: part %d of %d, about %.0f s left", stage.name, finished, total, left)
 
     total, pool = len(stage.pieces), workers()
     tick = counting("parts", total)

@@ -1,17 +1,20 @@
 """A stage that leaves nothing of what it was given fails; how much time is left; its bars in a terminal."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prefect import flow
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.manifest import Artifact, Part, WrittenPart, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store, Work
 from penumbra.flows.console import SafeConsole, bars_on
@@ -110,3 +113,30 @@ def test_the_time_left_is_that_of_the_rows_that_are_left_of_a_parent_in_another_
     with caplog.at_level(logging.INFO, "stages"):
         build(Chosen(fills))
     assert caplog.messages == ["rejected: part 2 of 4, about 20 s left", "rejected: part 3 of 4, about 0 s left"]
+
+
+def test_the_time_left_counts_the_parts_that_workers_have_made(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def part(rows: int) -> Part:
+        return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
+
+    def made_by(pool: Any, stage: Stage, missing: list[int]) -> Iterator[WrittenPart]:
+        assert missing == [0, 1, 2, 3]
+        for index in (3, 0, 1, 2):
+            yield store.write(stage.artifact, index, stage.part(index), stage.input_files)
+
+    fills = store.build(Work("toy", "rejected", 1), [partial(part, rows) for rows in (1, 3, 0, 4)])
+    seconds = count(step=30)
+    monkeypatch.setattr(stages, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(stages, "logger", lambda: logging.getLogger("stages"))
+    monkeypatch.setattr(stages, "workers", lambda: SimpleNamespace(remote=True))
+    monkeypatch.setattr(stages, "_made_by", made_by)
+    monkeypatch.setattr(stages, "FEW_ROWS", 0)
+    with caplog.at_level(logging.INFO, "stages"):
+        build(Chosen(fills))
+    assert [message.partition(": ")[2] for message in caplog.messages] == [
+        "part 1 of 4, about 30 s left",
+        "part 2 of 4, about 36 s left",
+        "part 3 of 4, about 0 s left",
+    ]
