@@ -182,8 +182,7 @@ class Store(Catalogue):
 
         Of `parts`, `total` in number, only the functions of those to be made are called. `progress` gets the indices of
         finished parts, the number of all, and the indices of those made now; `waits` the holder of the lease if there
-        is another one.
-        `elsewhere` has other processes make and write parts, and yields the record of each that is done.
+        is another one. `elsewhere` has other processes make and write parts, and yields the record of each one.
         """
         artifact = self.artifact(work)
         if self.intact(artifact):

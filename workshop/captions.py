@@ -260,12 +260,12 @@ def head_losses(scores: Tensor, groups: list[int], lines: Sequence[Line]) -> tup
 
 
 def train(
-    model: Any, head: nn.Linear, added: list[nn.Parameter], steps: list[list[Row]], rate: float, warm: int
+    model: Any, head: nn.Linear, added: list[nn.Parameter], steps: list[list[Row]], rate: float, warm_up: int
 ) -> None:
     groups: list[dict[str, Any]] = [{"params": added}, {"params": head.parameters(), "lr": HEAD_RATE * rate}]
     optimizer = torch.optim.AdamW(groups, rate, betas=(0.9, 0.98), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1, (step + 1) / warm) * (1 + math.cos(math.pi * step / len(steps))) / 2
+        optimizer, lambda step: min(1, (step + 1) / warm_up) * (1 + math.cos(math.pi * step / len(steps))) / 2
     )
     for step, rows in enumerate(steps):
         loss = loss_of(model, head, rows)
@@ -277,7 +277,7 @@ def train(
         print(f"step {step + 1} of {len(steps)}: loss {loss.item():.3f}", flush=True)
 
 
-def main(captions: Path, output: Path = ADAPTER, steps: int = 120, times: int = TIMES) -> None:
+def main(captions: Path, output: Path = ADAPTER, steps: int = 120) -> None:
     torch.manual_seed(0)
     language_model = LanguageModel.load(str(weights_at(SMALL_MODEL)))  # a path: without the adapter
     model, added = language_model.model, dict[str, Lora]()
@@ -285,7 +285,7 @@ def main(captions: Path, output: Path = ADAPTER, steps: int = 120, times: int = 
     read = Captions(captions, language_model)
     # before the first step: the model as it is proposes words for the pairs
     first = [read.missing() if read.random.random() < MISSING_ROWS else read.pairs() for _ in range(steps * ROWS)]
-    second = [row for _ in range(times) for row in read.readings(READINGS)]
+    second = [row for _ in range(TIMES) for row in read.readings(READINGS)]
     others = range(int(OTHER_ROWS * len(second)))
     second += [read.missing() if read.random.random() < OTHER_MISSING_ROWS else read.pairs() for _ in others]
     read.random.shuffle(second)
