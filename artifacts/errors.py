@@ -25,4 +25,4 @@ def what_there_is(name: str, known: Sequence[str]) -> str:
 
 def without_secrets(text: str) -> str:
     """Return the text; its addresses lose user, password and query."""
-    return re.sub(r"(?<=://)[^/\s]*@|(?<=\S)\?[^\s\"']*", "", text)
+    return re.sub(r"(?<=://)\S*@|(?<=\S)\?[^\s\"']*", "", text)

@@ -44,7 +44,7 @@ class Files:
 
     def __init__(self, root: str) -> None:
         self.root = root if "://" in root else str(Path(root).expanduser().resolve())
-        if re.match(r"[^/]+://[^/@]*:[^/]*@", root):
+        if re.match(r"[^/]+://[^@]*:[^@]*@", root):
             protocol = root.partition("://")[0].upper()
             raise ArtifactError(
                 f"{without_secrets(root)} is given with a password, which every artifact would name: leave it out and "

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 OWN_FILE = "penumbra.yaml"
+NOT_OWN = ("base_url", "key_block")  # a data set that was passed on must not say where a key goes, or which one
 WIDTH, INDENT = 80, " " * 6  # of the help
 LONGEST, DEEPEST = 100_000, 20  # characters of a file of parameters; lists and groups within each other
 WORDS = {"": None, "~": None, "True": True, "False": False}  # of YAML; JSON has the others
@@ -235,7 +236,16 @@ def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
     for flow in flows:
         if flow not in FLOWS:
             raise ParameterError(f"{file}: no flow {flow!r}; {what_there_is(flow, list(FLOWS))}")
-    return {flow: _nested(values or {}, f"{file}, below {flow!r},") for flow, values in flows.items()}
+    nested = {flow: _nested(values or {}, f"{file}, below {flow!r},") for flow, values in flows.items()}
+    if name := next((name for name in _names(nested) if name in NOT_OWN), None):
+        raise ParameterError(f"{file}: {name} decides who is sent which key: give it with --param or --config")
+    return nested
+
+
+def _names(parameters: dict[str, Any]) -> Iterator[str]:
+    for name, value in parameters.items():
+        yield name
+        yield from _names(value) if isinstance(value, dict) else ()
 
 
 def parameters_in(file: Path) -> dict[str, Any]:

@@ -146,12 +146,14 @@ def _dask(number: int) -> Iterator[Pool]:
     variables = {"OMP_NUM_THREADS": str(max(1, cores() // number))}
     own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True, "env": variables}
     cluster: dict[str, Any] = {"address": address} if address else {"cluster_kwargs": own}
-    faster = {  # memory that is freed after each layer makes an encoder a third slower
+    settings: dict[str, Any] = {  # memory that is freed after each layer makes an encoder a third slower
+        "distributed.scheduler.http.routes": [],  # pages that ask for no certificate
+        "distributed.worker.http.routes": [],
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
         "distributed.worker.profile.enabled": False,
     }
     runner = DaskTaskRunner(**cluster, client_kwargs={"timeout": CONNECT_SECONDS})
-    with _script_hidden(), config.set(faster), ExitStack() as stack:
+    with _script_hidden(), config.set(settings), ExitStack() as stack:
         with _cluster_errors(Engine.dask, OSError, ValueError):
             stack.enter_context(runner)
             members = runner.client.scheduler_info(n_workers=-1)["workers"]

@@ -17,6 +17,7 @@ from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
 
 TRAINING = "train"
 MAX_WORDS, MAX_LENGTH = 256, 10_000  # of a query; characters
+LONGEST_WORD = 200  # characters; spaCy takes 25 s for one of 10,000 signs
 MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
 FEWEST_VIDEOS = 20  # of a split for intervals: with fewer, resampling them gives one that is far too narrow
 LARGEST = 1e9  # seconds or clips; no video is longer
@@ -64,6 +65,8 @@ def check_query(query: Any) -> str:
         return "query is not written in Latin letters"
     if len(query.split()) > MAX_WORDS or len(query) > MAX_LENGTH:
         return f"query is longer than {MAX_WORDS} words or {MAX_LENGTH:,} characters"
+    if max(map(len, query.split())) > LONGEST_WORD:
+        return f"query has a word of more than {LONGEST_WORD} characters"
     return "query contains <mask>" if MASK in query else ""
 
 

@@ -20,6 +20,7 @@ from penumbra.tasks.data.dataset import DatasetError, json_object, start_of, who
 Row = dict[str, Any]
 LONGEST_CELL = 10_000_000  # characters
 LARGEST_PARQUET = 500_000_000  # bytes that a file may unpack to: one of 600 kB can hold 30 million equal rows
+ROW_BYTES, VALUE_BYTES = 100, 8  # the least that a row and a value take in Python
 KINDS = ".csv, .tsv, .jsonl or .parquet"
 
 
@@ -107,17 +108,25 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
                 yield number, Unreadable("is no JSON object", f"; it has {start_of(line)}") if row is None else row
 
 
+def _check_size(size: int) -> None:
+    if size > LARGEST_PARQUET:
+        raise ValueError(f"it unpacks to more than {LARGEST_PARQUET / 1e6:.0f} MB")
+
+
 def parquet_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a file of unknown origin; raise `ValueError` if it can't be read or unpacks to too much."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    size = 0
     try:
-        for batch in parquet.ParquetFile(path).iter_batches(1024):
+        file = parquet.ParquetFile(path)
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+        size = ROW_BYTES * file.metadata.num_rows + VALUE_BYTES * values  # nulls and flags take next to none in Arrow
+        _check_size(size)
+        for batch in file.iter_batches(1024):
             size += batch.nbytes
-            if size > LARGEST_PARQUET:
-                raise ValueError(f"it unpacks to more than {LARGEST_PARQUET / 1e6:.0f} MB")
+            _check_size(size)
             yield from batch.to_pylist()
     except (pa.ArrowException, OverflowError) as error:  # a date may be later than Python's
         raise ValueError(str(error).partition("\n")[0]) from None

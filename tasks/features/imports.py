@@ -6,6 +6,7 @@ array is unpickled or larger than `MAX_BYTES`, and an HDF5 file is never followe
 """
 
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -70,6 +71,8 @@ def check_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Raise `VideoError` if an array of this header must not be read; nothing is allocated before."""
     if dtype.kind not in "fiu":
         raise VideoError("features are no numbers", dtype)
+    if min(shape, default=0) < 0:  # numpy would read the whole file
+        raise VideoError("array has a negative side", shape)
     size = prod(shape) * max(dtype.itemsize, np.dtype(np.float32).itemsize)  # of the array in single precision
     if size > MAX_BYTES:
         raise VideoError("array is larger than a gigabyte", f"{size / (1 << 20):,.0f} MB")
@@ -167,7 +170,26 @@ class Hdf5File:
             raise VideoError("array lies in another file than the HDF5 file", item.name)
         check_header(item.shape or (), item.dtype)
         check_header(item.chunks or (), item.dtype)  # a chunk is read as a whole, even for a small array
+        check_chunks(item)
         return np.asarray(item[()])
+
+
+def check_chunks(item: Any) -> None:
+    """Raise `VideoError` if a chunk unpacks to more than its shape holds: HDF5 itself would take any memory for it."""
+    from h5py import h5z
+
+    properties = item.id.get_create_plist()
+    filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
+    known = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32}
+    if not known.issuperset(filters) or len({*filters}) < len(filters):
+        raise VideoError("array is packed otherwise than by gzip: repack it with h5repack -f GZIP=4", item.name)
+    if h5z.FILTER_DEFLATE not in filters:
+        return
+    skipped, most = 1 << filters.index(h5z.FILTER_DEFLATE), prod(item.chunks) * item.dtype.itemsize
+    for number in range(item.id.get_num_chunks()):
+        mask, packed = item.id.read_direct_chunk(item.id.get_chunk_info(number).chunk_offset)
+        if not mask & skipped and len(zlib.decompressobj().decompress(packed, most + 1)) > most:
+            raise VideoError("array unpacks to more than its shape holds", item.name)
 
 
 # -- checking and joining sources -------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from penumbra.tasks.data.tables import READERS, Row, Unreadable, parquet_rows
 
 SHINE = "recomposed_queries"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
-FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # text that a spreadsheet runs, and the same after `inert`
+FORMULA = re.compile(r"(?:(?<=[;\t])|^)(?='*[=+\-@\t\r\n＝＋－＠])")  # where text begins that a spreadsheet runs
+INERT = re.compile(r"(?:(?<=[;\t])|^)'(?='*[=+\-@\t\r\n＝＋－＠])")  # the same after `inert`
 FORMS = (
     "give SHINE's JSON lines (qid, query, recomposed_queries), or qid, level, query and negative: as JSON lines, an "
     "object on each line, as .csv or .tsv with a header, or as .parquet; in UTF-8"
@@ -136,10 +137,13 @@ def _entry(line: int, row: Row, level: Any, text: Any, masked: Any) -> Entry:
 
 
 def inert(cell: str) -> str:
-    """Return a cell of CSV that no spreadsheet runs as a formula: an apostrophe goes before what would be one."""
-    return f"'{cell}" if FORMULA.match(cell) else cell
+    """Return a cell of CSV that no spreadsheet runs as a formula: an apostrophe goes before what would be one.
+
+    Spreadsheets of some languages also take what follows a semicolon for a cell.
+    """
+    return FORMULA.sub("'", cell)
 
 
 def not_inert(cell: str) -> str:
     """Return the cell that `inert` was given."""
-    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
+    return INERT.sub("", cell)

@@ -90,7 +90,9 @@ def load_encoder(sentence_model: str) -> Any:
     attention = {"attn_implementation": attention_implementation(device)}
     local = Path(source).is_dir()  # a folder needs no hub
     try:
-        return SentenceTransformer(source, device=str(device), local_files_only=local, model_kwargs=attention)
+        return SentenceTransformer(
+            source, device=str(device), local_files_only=local, model_kwargs=attention, trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise PenumbraError(
             f"sentence model {sentence_model!r} can't be loaded ({type(error).__name__}): without a network install "

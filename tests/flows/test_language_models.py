@@ -284,7 +284,7 @@ def test_no_key_is_written_anywhere(corner_of: Corner, tmp_path: Path, caplog: p
     """Runs that go well, that go wrong and that fail, with errors that repeat the key."""
     caplog.set_level(logging.INFO)
     keys = " ".join(CANARIES.values())
-    leaky = {"message": f"Incorrect API key provided: {keys}.", "code": "invalid", "retry_after_ms": 10}
+    leaky = {"message": f"Incorrect API key provided: {keys}.", "code": f"no {keys}", "retry_after_ms": 10}
     leaky["headers"] = {"x-your-key": keys}
     corner_of.run("openai", "gemini")
     wrong = {500: 5, 400: 7, 429: 9}
@@ -293,7 +293,7 @@ def test_no_key_is_written_anywhere(corner_of: Corner, tmp_path: Path, caplog: p
     output = tmp_path / "output"
     process = start(corner_of, output, corner_of.filling("openai", "gemini", seed=5, queries_a_request=2))
     assert process.wait(280) == 0, output.read_text()[-3_000:]
-    corner_of.server.script({"do": "status", "status": 401, **leaky})
+    corner_of.server.script({"do": "status", "status": 401, **leaky, "code": CANARIES["OPENAI_API_KEY"]})
     with pytest.raises(ServiceError):
         corner_of.run("openai", "gemini", seed=6)
     assert {*wrong, 401} <= {request["status"] for request in corner_of.server.requests()}

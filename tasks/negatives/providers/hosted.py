@@ -8,6 +8,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,14 +120,20 @@ class Service(ABC):
         """Return the most tokens that an answer may have."""
         return 32 + WORD_TOKENS * sum(len(question.open) for question in questions)
 
+    def harmless(self, named: Any) -> str:
+        """Return a name that a service gave, or "" for what is no name or contains the key."""
+        name = str(named)
+        return name if re.fullmatch(r"[\w./:@-]{1,100}", name) and not (self.key and self.key in name) else ""
+
     def answer(self, text: Any, is_refused: bool, is_cut: bool, model: Any, tokens: Iterable[Any]) -> Answer:
         """Return a service's answer with its cost; `tokens` are numbers or None: prompt, completion, cached prompt."""
         problem = (
             "model refused" if is_refused else "answer was cut off" if is_cut else "" if text else "answer is empty"
         )
         prompt, completion, cached = (int(count or 0) for count in tokens)
+        model = self.harmless(model) or self.settings.model
         cost = self.price.cost(prompt, completion, cached) if self.price else 0.0
-        return Answer(str(text) if text and not is_refused else None, problem, str(model), prompt, completion, cost)
+        return Answer(str(text) if text and not is_refused else None, problem, model, prompt, completion, cost)
 
     @abstractmethod
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
@@ -208,7 +215,7 @@ class OpenAIService(Service):
         except openai.APIStatusError as error:
             is_out_of_money = "insufficient_quota" in (error.code, error.type)
             after = retry_after(error.response.headers)
-            reason = str(error.code or error.type or "")
+            reason = self.harmless(error.code or error.type or "")
             raise error_of_status(error.status_code, reason, after, stop=is_out_of_money) from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ and error.__cause__.__cause__
@@ -296,7 +303,7 @@ class GeminiService(Service):
             response = model.generate_content(**payload, request_options={"timeout": TIMEOUT, "retry": None})
             return self._read(response.to_dict())
         except exceptions.GoogleAPICallError as error:
-            raise _google_error(error) from None
+            raise self._google_error(error) from None
         except requests.TooManyRedirects as error:
             raise error_of_status(error.response.status_code if error.response is not None else 302, "") from None
         except (requests.RequestException, exceptions.RetryError) as error:
@@ -318,18 +325,17 @@ class GeminiService(Service):
         model = body.get("model_version") or self.settings.model
         return self.answer(text, is_refused, reason == "MAX_TOKENS", model, map(usage.get, names))
 
+    def _google_error(self, error: Any) -> ServiceError:
+        details = [detail for detail in error.details or [] if isinstance(detail, dict)]
+        reasons = [self.harmless(detail["reason"]) for detail in details if "reason" in detail]
+        quotas = [self.harmless(failed.get("quotaId")) for detail in details for failed in detail.get("violations", [])]
+        delays = [str(detail["retryDelay"]) for detail in details if "retryDelay" in detail]  # "17s"
+        after = seconds_of(delays[0].removesuffix("s")) if delays else retry_after(error.response.headers)
+        stop = "API_KEY_INVALID" in reasons or any("PerDay" in quota for quota in quotas)  # a wrong key has status 400
+        return error_of_status(int(error.code or 500), " ".join([*reasons, *quotas]), after, stop)
+
     async def close(self) -> None:
         self.threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _google_error(error: Any) -> ServiceError:
-    details = [detail for detail in error.details or [] if isinstance(detail, dict)]
-    reasons = [str(detail["reason"]) for detail in details if "reason" in detail]
-    quotas = [str(failed.get("quotaId")) for detail in details for failed in detail.get("violations", [])]
-    delays = [str(detail["retryDelay"]) for detail in details if "retryDelay" in detail]  # "17s"
-    after = seconds_of(delays[0].removesuffix("s")) if delays else retry_after(error.response.headers)
-    stop = "API_KEY_INVALID" in reasons or any("PerDay" in quota for quota in quotas)  # a wrong key has status 400
-    return error_of_status(int(error.code or 500), " ".join([*reasons, *quotas]), after, stop)
 
 
 SERVICES: dict[str, type[Service]] = {"openai": OpenAIService, "gemini": GeminiService}

@@ -28,6 +28,7 @@ UNUSABLE: list[tuple[Row, str]] = [
     *(({"query": query}, "query is no text") for query in (5, ["a man"])),
     ({"query": "word " * 10_000}, "longer than"),
     ({"query": f"a person opens {'a' * 1_100_000}."}, "longer than"),
+    ({"query": f"a person opens {'(' * 500}"}, "query has a word of more than 200 characters"),
     ({"query": "a man <mask> the door."}, "<mask>"),
     *(({"query": query}, "no letter") for query in ("🙂🙃🎉", "123 ... !!")),
     *(({"query": query}, "Latin") for query in ("人がドアを開ける。", "человек открывает дверь a")),

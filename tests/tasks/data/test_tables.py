@@ -61,11 +61,17 @@ def test_a_parquet_file_that_python_can_t_hold_is_one_line(tmp_path: Path, monke
     with pytest.raises(DatasetError, match=r"late.parquet can't be read .date value out of range."):
         read_table(tmp_path / "late.parquet")
     same = pa.table({"text": ["a person opens the door."] * 200_000})
-    pq.write_table(same, tmp_path / "same.parquet", compression="zstd")
-    assert (tmp_path / "same.parquet").stat().st_size < 20_000
     monkeypatch.setattr(tables, "LARGEST_PARQUET", 1_000_000)
-    with pytest.raises(DatasetError, match="it unpacks to more than 1 MB"):
-        read_table(tmp_path / "same.parquet")
+    flags = pa.ListArray.from_arrays([0, 1_000_000], pa.array(np.zeros(1_000_000, np.bool_)))
+    for name, bomb in {
+        "same": same,
+        "none": pa.table({"text": pa.nulls(100_000)}),
+        "flags": pa.table([flags], ["text"]),
+    }.items():
+        pq.write_table(bomb, tmp_path / f"{name}.parquet", compression="zstd")
+        assert (tmp_path / f"{name}.parquet").stat().st_size < 20_000
+        with pytest.raises(DatasetError, match="it unpacks to more than 1 MB"):
+            read_table(tmp_path / f"{name}.parquet")
 
 
 def test_a_cell_that_json_can_t_hold_is_written_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import os
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import conform
 from penumbra.tasks.features import imports
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.features.imports import ImportedFeatures, Imports, Source
+from penumbra.tasks.features.imports import Hdf5File, ImportedFeatures, Imports, Source
 from penumbra.tasks.features.reading import Float16Array, matrix_of
 
 CHANCE = np.random.default_rng(0)
@@ -223,6 +224,38 @@ def test_no_array_takes_more_memory(
     assert reason == "array is larger than a gigabyte"
     assert size.endswith(" MB")
     assert peak < 16 << 20
+
+
+def packed(file: h5py.File, chunk: bytes, **options: Any) -> None:
+    file.create_dataset("bad", (4, 8), "f4", chunks=(4, 8), **options).id.write_direct_chunk((0, 0), chunk)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"compression": "gzip"}, "array unpacks to more than its shape holds"),
+        ({"compression": "gzip", "shuffle": True, "fletcher32": True}, "array unpacks to more than its shape holds"),
+        ({"compression": "lzf"}, "array is packed otherwise than by gzip: repack it with h5repack -f GZIP=4"),
+    ],
+)
+def test_a_chunk_that_unpacks_to_more_than_it_holds_is_rejected(
+    tmp_path: Path, options: dict[str, Any], reason: str
+) -> None:
+    bomb = zlib.compress(bytes(64 << 20), 9)
+    assert rejected(hdf5_of(tmp_path / "f.h5", lambda file: packed(file, bomb, **options)))[0] == reason
+
+
+def test_packed_arrays_are_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("v", data=MATRIX, chunks=(3, 6), compression="gzip", shuffle=True, fletcher32=True)
+    np.testing.assert_array_equal(Hdf5File(tmp_path / "f.h5").read("v"), MATRIX)
+
+
+def test_an_array_with_a_negative_side_is_rejected(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    with (tmp_path / "bad.npy").open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (-1, 6)})
+    assert rejected(tmp_path)[0] == "array has a negative side"
 
 
 def test_a_file_that_holds_no_array_is_rejected(tmp_path: Path) -> None:

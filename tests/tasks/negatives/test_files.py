@@ -114,3 +114,6 @@ def test_no_cell_of_csv_is_a_formula_and_each_is_read_back(text: str) -> None:
     assert not_inert(inert(text)) == text
     assert not inert(text).startswith(("=", "+", "-", "@", "\t", "\r", "＝"))
     assert (inert(text) == text) is (text not in FORMULAS)
+    spread = f"a person sits;{text};x"  # where a semicolon ends a cell
+    assert not_inert(inert(spread)) == spread
+    assert not inert(spread).split(";")[1].startswith(("=", "+", "-", "@", "\t", "\r", "＝"))

@@ -38,6 +38,7 @@ VIDEOS = [i // 2 for i in range(len(QUERIES))]
         ("person <mask> a door", "person slowly opens a door", None),
         ("person <mask> a door", "person opens the door", None),
         ("person <mask> a door", "person a door", None),
+        (f"{'<mask>' * 30}zz", "a" * 60, None),  # at once
     ],
 )
 def test_template(masked: str, text: str, fills: tuple[str, ...] | None) -> None:
