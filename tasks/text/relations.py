@@ -4,13 +4,16 @@ Both annotation schemes of English spaCy pipelines are read: spaCy's own (dobj, 
 (obj, obl, case). Counts are smoothed over words that occur in similar relations (Dagan, Lee & Pereira 1999).
 """
 
+import gzip
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+CAPTIONS = Path(__file__).with_name("relations.txt.gz")  # written by `workshop/relations.py`
 Tokens = Sequence[Mapping[str, Any]]
 NOUNS, VERBS = ("NOUN", "PROPN"), ("VERB", "AUX")
 PLAIN = {
@@ -77,6 +80,14 @@ def relations(tokens: Tokens) -> list[Relation]:
     """Return the relations of a parsed sentence in lemmas."""
     lemmas = [*(token["lemma"] for token in tokens), ""]  # the last one for an edge without a preposition
     return [Relation(lemmas[head], kind, lemmas[case], lemmas[place]) for head, kind, case, place in edges(tokens)]
+
+
+def caption_relations() -> Iterator[Relation]:
+    """Yield the relations of the sentences of ActivityNet Captions' training split (Krishna et al., ICCV 2017)."""
+    for line in gzip.decompress(CAPTIONS.read_bytes()).decode().splitlines():
+        head, kind, preposition, *dependents = line.split(" ")
+        for dependent in dependents:
+            yield Relation(head, kind, preposition.strip("-"), dependent)
 
 
 class Preferences:

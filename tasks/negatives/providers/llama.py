@@ -6,8 +6,8 @@ open vocabulary, other English words (`penumbra.tasks.text.wordnet`). It reads f
 as the missing word of the whole sentence: a line with a blank, after lines that show the word for a blank. Words that
 repeat a word or do not go with the verb's object are left out, and where others fit those that may be true of the same
 moment. Then log P of the sentence decides: how much the word changes it up to a few words after the slot, and how much
-less likely it makes one of these words, as the object of a verb that does not go with it. Words that the data set has
-in the same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
+less likely it makes one of these words, as the object of a verb that does not go with it. Words that the data set or
+captions have in the same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
 
 A beam of fillings is kept from slot to slot and from level to level. A filling is ranked by the mean log P of its
 levels, so a word of level 1 that leaves no good word for level 2 is dropped. Gumbel noise makes the choice a draw
@@ -63,7 +63,7 @@ CONSIDERED = 200  # likeliest words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
 PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
-IMPLAUSIBLE = 0.0  # a filled sentence must reach it
+IMPLAUSIBLE = 0.5  # a filled sentence must reach it
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
@@ -72,7 +72,6 @@ LEAST = -20.0  # a filled sentence must reach it with log P plus its number of w
 LIKELIER = 0.25  # this share of the data set's sentences: of those that are neither, one in five reads naturally
 KNOWN = 1.0  # preference for a word of the dictionary
 ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
-ATTESTED = 0.5  # preference for a word that the data set has in a relation: times its log count, for each relation
 FITS = 2.0  # how much the largest fall of log P of one token after the slot counts, besides the change of the sum
 TERM = 3.0  # preference for a word that forms a term with the noun after it or the modifier before it
 MUCH_WORSE = 2.0  # how much lower false words rank than an entailed one where it begins the further levels
@@ -342,7 +341,7 @@ class Beam:
         considered = highest(ranks, CONSIDERED)
         is_noun = slot.primitive == "noun"
         related = self.context.relations(self.query.tokens, self.edges, state.words, slot.token)
-        fits = {at: ATTESTED * sum(common.get(words.lemmas[at], 0.0) for common in related) for at in considered}
+        fits = {at: sum(lemmas.get(words.lemmas[at], 0.0) for lemmas in related) for at in considered}
         if is_noun:
             fits = {at: fit + ALIKE * wordnet.likeness(words.texts[at], slot.word, "noun") for at, fit in fits.items()}
         false, entailed = list[int](), list[int]()

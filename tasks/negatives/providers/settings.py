@@ -48,7 +48,7 @@ class Llama(ProviderSettings):
 
     provider: ClassVar[str] = "llama"
     about: ClassVar[str] = "a language model on this machine, no key and no network"
-    version: ClassVar[int] = 10
+    version: ClassVar[int] = 11
 
     model: str = Field(
         SMALL_MODEL,
@@ -67,9 +67,10 @@ class Llama(ProviderSettings):
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
         from penumbra.tasks.negatives.providers.llama import MISSING_WORD, PROMPT
+        from penumbra.tasks.text.relations import CAPTIONS
         from penumbra.tasks.text.wordnet import TERMS, wordnet_inputs
 
-        files = {**wordnet_inputs(), TERMS.name: file_digest(TERMS)}
+        files = wordnet_inputs() | {path.name: file_digest(path) for path in (TERMS, CAPTIONS)}
         drawn = {"temperature": self.temperature, "vocabulary": filling.vocabulary, **files}
         prompts = [load_prompt(PROMPT, "sentences").label, load_prompt(MISSING_WORD, "examples").label]
         return {"weights": weights_digest(self.model), **drawn, "prompts": prompts}

@@ -13,8 +13,11 @@ from penumbra.tasks.negatives.language_model import LanguageModel
 from penumbra.tasks.negatives.providers import Slot
 from penumbra.tasks.text import wordnet
 from penumbra.tasks.text.dictionary import Dictionary
-from penumbra.tasks.text.relations import Edge, Preferences, Relation, Tokens, relations
+from penumbra.tasks.text.relations import Edge, Preferences, Relation, Tokens, caption_relations, relations
 
+ATTESTED = 3.0  # preference for a word in a relation that the data set has or other captions have, for each relation
+FREQUENT = 0.5  # and times the log of its smoothed count in the data set, at most 2
+PLACES = [Relation._fields.index(name) for name in ("head", "preposition", "dependent")]
 MODIFIERS = ("compound", "amod")  # the arcs of words that form a term with the noun that follows them
 
 
@@ -82,14 +85,19 @@ class Vocabulary:
 
 
 class Context:
-    """What goes with what: the relations of the data set, and WordNet's terms of two words ("soy sauce")."""
+    """What goes with what: the relations of the data set and of captions, and WordNet's terms ("soy sauce")."""
 
     def __init__(self, queries: Iterable[Tokens]) -> None:
-        self.common = defaultdict[tuple[Any, ...], dict[str, float]](dict)  # lemmas by place and rest of a relation
-        for relation, count in Preferences(Counter(chain.from_iterable(map(relations, queries)))).counts.items():
-            if count > 1:
-                for place in map(Relation._fields.index, ("head", "preposition", "dependent")):
-                    self.common[_around(relation, place)][relation[place]] = min(log(count), 2.0)
+        # preferences for lemmas by place and rest of a relation
+        self.attested = defaultdict[tuple[Any, ...], dict[str, float]](dict)
+        seen = Counter(chain.from_iterable(map(relations, queries)))
+        for relation in chain(caption_relations(), seen):
+            for place in PLACES:
+                self.attested[_around(relation, place)][relation[place]] = ATTESTED
+        for relation, count in Preferences(seen).counts.items():
+            for place in PLACES if count > 1 else ():
+                lemmas = self.attested[_around(relation, place)]
+                lemmas[relation[place]] = lemmas.get(relation[place], 0.0) + FREQUENT * min(log(count), 2.0)
         self.before, self.after = wordnet.terms(), defaultdict[str, set[str]](set)
         for noun, modifiers in self.before.items():
             for modifier in modifiers:
@@ -98,10 +106,9 @@ class Context:
     def relations(
         self, tokens: Tokens, edges: Sequence[Edge], words: Mapping[int, str], at: int
     ) -> list[Mapping[str, float]]:
-        """Return how common each lemma is as token `at`, for each relation that the token has.
+        """Return the preferences for lemmas as token `at`, for each relation that the token has.
 
-        `words` replace other tokens. A relation counts as the log of its smoothed count, at most 2: one seen once
-        says nothing.
+        `words` replace other tokens.
         """
         lemmas = [
             wordnet.lemma(words[i], t["primitive"] or "") if i in words else t["lemma"] for i, t in enumerate(tokens)
@@ -111,8 +118,8 @@ class Context:
             if at in edge:
                 case = lemmas[edge.preposition] if edge.preposition >= 0 else ""
                 relation = Relation(lemmas[edge.head], edge.kind, case, lemmas[edge.dependent])
-                found.append(self.common.get(_around(relation, edge.index(at)), {}))
-        return [common for common in found if common]
+                found.append(self.attested.get(_around(relation, edge.index(at)), {}))
+        return [lemmas for lemmas in found if lemmas]
 
     def in_terms(self, tokens: Tokens, words: Mapping[int, str], at: int) -> Collection[str]:
         """Return the words that form a term with the word before or after token `at`, where `words` replace others."""

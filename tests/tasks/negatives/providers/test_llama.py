@@ -226,14 +226,18 @@ def test_a_modifier_takes_the_words_that_stand_before_its_noun() -> None:
     assert "juice" in context.in_terms(tokens, {0: "lemon"}, 1)
 
 
-def test_words_that_the_data_set_has_in_a_relation_are_preferred() -> None:
+def test_words_that_the_data_set_or_captions_have_in_a_relation_are_preferred() -> None:
     verb = {"text": "opens", "lemma": "open", "pos": "VERB", "dep": "ROOT", "head": 0, "primitive": "verb"}
     noun = {"text": "door", "lemma": "door", "pos": "NOUN", "dep": "obj", "head": 0, "primitive": "noun"}
+    (without,) = Context([]).relations([verb, noun], edges([verb, noun]), {}, 0)
+    assert without["open"] == without["close"] > 0
+    assert "eat" not in without
     context = Context([[verb, noun]] * 3)
-    (common,) = context.relations([verb, noun], edges([verb, noun]), {}, 0)
-    assert common["open"] > 0
-    assert "eat" not in common
-    assert not context.relations([verb, noun], edges([verb, noun]), {0: "eats"}, 1)
+    (verbs,) = context.relations([verb, noun], edges([verb, noun]), {}, 0)
+    assert verbs["open"] > verbs["close"]
+    (nouns,) = context.relations([verb, noun], edges([verb, noun]), {0: "eats"}, 1)
+    assert "cake" in nouns
+    assert "door" not in nouns
 
 
 @pytest.mark.usefixtures("small_model")
