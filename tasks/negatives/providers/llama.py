@@ -63,7 +63,7 @@ CONSIDERED = 200  # likeliest words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
 PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
-IMPLAUSIBLE = 0.5  # a filled sentence must reach it
+IMPLAUSIBLE = 0.0  # a filled sentence must reach it
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
