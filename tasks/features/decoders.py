@@ -29,6 +29,7 @@ from penumbra.tasks.features.files import VideoFolder
 from penumbra.tasks.features.frames import FilmStrip, Picture, Resizing, VideoSummary, clip_frames, resize
 
 COMMAND = (sys.executable, "-P", "-m", "penumbra.tasks.features.decoders")
+PASSED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")  # variables of a decoder
 MAX_SECONDS_PER_FRAME = 60.0  # a decoder that gives no frame for so long is ended
 MAX_MEMORY = 4 << 30  # bytes of address space of a decoder
 MAX_MESSAGE = 1 << 30  # bytes
@@ -118,6 +119,7 @@ class Decoder:
 
     def _start(self) -> Connection:
         if self._connection is None:
+            passed = {name: os.environ[name] for name in PASSED if name in os.environ}  # no keys
             ours, theirs = socket.socketpair()
             with theirs:
                 self._connection = Connection(ours.detach())
@@ -127,7 +129,7 @@ class Decoder:
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # only a process of one thread can be confined
+                    env=passed | {"OPENBLAS_NUM_THREADS": "1"},  # only a process of one thread can be confined
                 )
         return self._connection
 

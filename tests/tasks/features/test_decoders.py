@@ -77,6 +77,15 @@ def test_threads_get_the_frames_of_every_video_in_order(tmp_path: Path) -> None:
             os.kill(process, 0)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_decoder_knows_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
+    with closing(Decoder(0.5)) as decoder:
+        assert decoded(film(tmp_path / "a.mp4", 5), decoder)[2] == ""
+        assert decoder.process
+        assert b"sk-canary" not in Path(f"/proc/{decoder.process.pid}/environ").read_bytes()
+
+
 def test_stopping_waits_for_no_video_and_gives_it_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "COMMAND", (sys.executable, "-c", MISBEHAVING))
     films, begun, stopped = [film(tmp_path / name, 20) for name in ("a.mp4", "hangs.mp4", "b.mp4")], [], []
