@@ -146,9 +146,10 @@ def _dask(number: int) -> Iterator[Pool]:
     variables = {"OMP_NUM_THREADS": str(max(1, cores() // number))}
     own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True, "env": variables}
     cluster: dict[str, Any] = {"address": address} if address else {"cluster_kwargs": own}
-    settings: dict[str, Any] = {  # memory that is freed after each layer makes an encoder a third slower
+    settings: dict[str, Any] = {
         "distributed.scheduler.http.routes": [],  # pages that ask for no certificate
         "distributed.worker.http.routes": [],
+        # memory that is freed after each layer makes an encoder a third slower
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
         "distributed.worker.profile.enabled": False,
     }

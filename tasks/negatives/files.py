@@ -18,8 +18,7 @@ from penumbra.tasks.data.tables import READERS, Row, Unreadable, parquet_rows
 
 SHINE = "recomposed_queries"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
-FORMULA = re.compile(r"(?:(?<=[;\t])|^)(?='*[=+\-@\t\r\n＝＋－＠])")  # where text begins that a spreadsheet runs
-INERT = re.compile(r"(?:(?<=[;\t])|^)'(?='*[=+\-@\t\r\n＝＋－＠])")  # the same after `inert`
+CELL, FORMULA = r"(?:(?<=[;\t])|^)", r"(?='*[=+\-@\t\r\n＝＋－＠])"  # where a spreadsheet begins a cell, and runs it
 FORMS = (
     "give SHINE's JSON lines (qid, query, recomposed_queries), or qid, level, query and negative: as JSON lines, an "
     "object on each line, as .csv or .tsv with a header, or as .parquet; in UTF-8"
@@ -141,9 +140,9 @@ def inert(cell: str) -> str:
 
     Spreadsheets of some languages also take what follows a semicolon for a cell.
     """
-    return FORMULA.sub("'", cell)
+    return re.sub(CELL + FORMULA, "'", cell)
 
 
 def not_inert(cell: str) -> str:
     """Return the cell that `inert` was given."""
-    return INERT.sub("", cell)
+    return re.sub(f"{CELL}'{FORMULA}", "", cell)

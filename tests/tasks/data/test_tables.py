@@ -65,6 +65,7 @@ def test_a_parquet_file_that_python_can_t_hold_is_one_line(tmp_path: Path, monke
     flags = pa.ListArray.from_arrays([0, 1_000_000], pa.array(np.zeros(1_000_000, np.bool_)))
     for name, bomb in {
         "same": same,
+        "long": pa.table({"text": ["a person opens the door." * 40] * 5_000}),
         "none": pa.table({"text": pa.nulls(100_000)}),
         "flags": pa.table([flags], ["text"]),
     }.items():
