@@ -155,10 +155,10 @@ class Catalogue:
     def with_key(
         self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None
     ) -> Artifact:
-        """Return the artifact, of a data set or of any, with this pin, digits of a key, or name that ends with them.
+        """Return the artifact, of a data set or of any, that `key` names: a pin, or the first digits of a key.
 
-        With `name`, which returns a run's MODEL-DIGITS, the model is enough. Raises `ArtifactError` listing those that
-        match, or the newest ones, unless exactly one matches.
+        With `name`, which returns a run's MODEL-DIGITS, `key` may be that name or the model alone. Raises
+        `ArtifactError` listing those that match, or the newest ones, unless exactly one matches.
         """
         pins = [pin for pin in self.pins(dataset, stage) if pin.name == key.rpartition("@")[2]]
         if len(pins) == 1:

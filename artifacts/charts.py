@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Axes with lines over [low, high] of `unit`, shaded spans, marked x, and at least a span `least` of y."""
+    """Axes: lines over x from `low` to `high` (in `unit`), shaded spans, marked x; y spans at least `least`."""
 
     title: str
     lines: Sequence[Line]

@@ -136,7 +136,7 @@ class Files:
         return (self._lock if self.is_local else self._renewed_object)(f"{LEASES}/{name}", waits)
 
     def holders(self, prefix: str) -> list[str]:
-        """Return the holders of all leases whose names begin so; files of leases that have ended are removed."""
+        """Return the holders of all leases whose names begin with `prefix`; remove files of leases that have ended."""
         if not self.is_local:
             terms = [json.loads(self.read(path)) for path in self.matching(f"{LEASES}/{prefix}*")]
             return [term["holder"] for term in terms if time.time() < term["renewed"] + LAPSES]

@@ -102,7 +102,7 @@ class Manifest(BaseModel):
     measured: dict[str, float] = {}
     # versions, CPUs, threads or GPUs that parts differ in
     differing: dict[str, list[str]] = Field({}, exclude_if=operator.not_)
-    sha256: str = ""  # of everything else; missing in manifests of negatives with the columns `positive` and `query`
+    sha256: str = ""  # of everything else; older manifests may lack it
 
     @property
     def reference(self) -> tuple[str, str, str]:

@@ -1,8 +1,8 @@
 """The artifact store: keys derived from content, parts that appear whole or not at all, a manifest written last.
 
-An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `_rejected/`, `_records/part-*.json`, each
-written before its part with the digest, and `_manifest.json`. `Store.build` makes the parts that are missing
-or unlike their records; one process makes an artifact at a time. Everything that is read is compared with its digest.
+An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `_rejected/`, `_records/part-*.json` and
+`_manifest.json`. A record has the digest of its part and is written before it. `Store.build` makes the parts that are
+missing or unlike their records; one process makes an artifact at a time. All that is read is compared with its digest.
 """
 
 import hashlib

@@ -1,1 +1,1 @@
-"""The DAGs: which stage feeds which, and nothing else."""
+"""The flows, which only connect stages, with their parameters; the command `penumbra`; `penumbra serve`."""

@@ -82,7 +82,7 @@ class Materials:
         return self.built[key]
 
     def judge(self, provider: str, row: RowPlan) -> None:
-        """Build a provider's negatives of all splits but `train`, which evaluations ask."""
+        """Build a provider's negatives of all splits but `train`: the false sentences of evaluations."""
         annotations = read_annotations(self.dataset)
         if is_planned() and not Store().has(annotations):
             return

@@ -1,4 +1,4 @@
-"""`build-negatives`: hierarchical hard negatives for every training query of a data set, or for others to judge by.
+"""`build-negatives`: hierarchical hard negatives for training queries or, for evaluations, queries of other splits.
 
 penumbra run build-negatives charades-cg
 prefect deployment run build-negatives/charades-cg
@@ -112,7 +112,7 @@ def completed_negatives(
     fills: tuple[Artifact, ...] = (),
     embeddings: Artifact | None = None,
 ) -> Negatives:
-    """Return all artifacts of a run with its quality report, unless its negatives are to judge by, and its outcome."""
+    """Return all artifacts of a run, its outcome, and its quality report unless the negatives are for evaluations."""
     annotations, tags, of_queries, in_video = queries
     quality = None
     if settings.judging.judge and not settings.sourcing.is_for_judging:

@@ -2,7 +2,7 @@
 
 penumbra run evaluate-grounding charades-cg
 
-Without `choice.run`, every run of the data set is evaluated that has no predictions yet.
+Without `choice.run`, it evaluates all runs of the data set that have no predictions yet.
 """
 
 from dataclasses import replace
@@ -36,7 +36,7 @@ def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ran
         try:
             sources = sources_of_run(metrics, annotations, negatives)
             evaluated.append(evaluate_run(metrics, sources, choice.splits, ranking))
-        except PenumbraError as error:  # an old run that can't be used does not keep the others from theirs
+        except PenumbraError as error:  # if an old run can't be used, the others are still evaluated
             if metrics is newest:
                 raise
             logger().warning("not evaluated: %s", error)
@@ -48,13 +48,13 @@ def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ran
 def evaluate_run(
     metrics: Artifact, sources: Sources, splits: tuple[str, ...] = (), ranking: Ranking | None = None
 ) -> EvaluatedRun:
-    """Predict with a run, ask it the false sentences that there are, and evaluate it; this is the flow's DAG."""
+    """Predict with a run, also for the false sentences that exist, and evaluate it; this is the flow's DAG."""
     predictions = predict_model(metrics, sources, ranking, splits)
     judging = judging_negatives(sources.annotations)
     if not judging and not is_planned():
         logger().info(
-            "judged by other videos' sentences alone: build-negatives with sourcing.splits=[test] makes "
-            "hard negatives of test queries to judge by"
+            "the false sentences are only those of other videos: build-negatives with sourcing.splits=[test] "
+            "adds hard negatives of test queries"
         )
     texts = judging_texts(sources.annotations, sources.text_features, judging)
     asked = replace(sources, judging=judging, judging_texts=texts)

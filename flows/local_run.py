@@ -44,7 +44,7 @@ def run_flow(name: str, dataset: str, *layers: dict[str, Any]) -> Any:
     flow, parameters, _ = prepare(name, dataset, *layers)
     check_server()
     prepare_log()
-    with some_server(), live_display() if name != "ablation" else nullcontext():  # its workers write their own lines
+    with some_server(), live_display() if name != "ablation" else nullcontext():  # an ablation prints plain lines
         return flow(**parameters)
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a run and their help. They come from four places, of which a later one overrides the others.
+"""The parameters of a run and their help. They come from four places, of which a later one overrides the earlier ones.
 
 These are the deployment in prefect.yaml, `penumbra.yaml` in the data set's folder (a group for each flow), `--config`
 and `--param`. A key is a parameter's path (`filling.candidates`), or its end where only one has that end.

@@ -21,7 +21,7 @@ class BMDETRSettings(ModelSettings):
     """Settings of BM-DETR: the paper's components, which can be left out, as in its Table 7, and temporal shifting.
 
     The published code gives padding a share of the clips' weights (`frame_weights` "official"), and its decoder sees
-    the clips without weights; with `weighted_decoder` it sees them, as in the paper.
+    the clips unweighted; with `weighted_decoder` it sees the weighted clips, as in the paper.
     """
 
     frame_matcher: bool = True  # clips are weighted by how probably they fit the query

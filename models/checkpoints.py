@@ -73,10 +73,10 @@ _INSIDE = (
     (r"\.k_(content|position)", r".key_\1"),
     (r"\.v_proj\.", ".value."),
 )
-_TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT, for which features of a text encoder stand here
+_TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT: Penumbra reads a text encoder's features instead
 _POINTWISE = ("clip_projection.weight", "cell_iou.weight", "cell_contrast.weight")  # convolutions of one clip or cell
 OPTION_CLASSES = ("argparse.Namespace", "easydict.EasyDict")
-LARGER = 4  # times the file's size that its weights may take: some are in it once and in the model twice
+LARGER = 4  # times the file's size that its weights may take: shared ones are stored once
 
 
 class CheckpointError(ValueError):
@@ -128,7 +128,7 @@ def check_fit(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def read_official(path: str | Path) -> dict[str, Tensor]:
-    """Return an official file's weights under our names; raise `CheckpointError` if it holds more, or none."""
+    """Return an official file's weights under our names; raise `CheckpointError` if it can't be read."""
     harmless: list[Any] = [(OrderedDict, name) for name in OPTION_CLASSES]
     with torch.serialization.safe_globals(harmless):
         try:
@@ -144,7 +144,7 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
     weights = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise CheckpointError(f"{path} holds no weights under 'model'")
-    # A view of one number may pretend to be any number of them.
+    # A view that repeats one number can have any size.
     size = sum(value.numel() * value.element_size() for value in weights.values())
     if any(value.is_meta or value.layout != torch.strided for value in weights.values()) or (
         size > LARGER * Path(path).stat().st_size

@@ -51,7 +51,7 @@ class Inputs:
 
     video: Tensor  # [batch, clips, video_dim], features followed by the two temporal endpoint channels
     video_mask: Tensor  # [batch, clips]
-    text: Tensor  # [1 + levels, batch, words, text_dim], the queries, then their hard negatives, mildest first
+    text: Tensor  # [1 + levels, batch, words, text_dim], the queries, then their hard negatives, level 1 first
     text_mask: Tensor  # [1 + levels, batch, words]
 
 

@@ -131,8 +131,8 @@ class BMDETRLosses(LossSettings):
     """BM-DETR's losses: no auxiliary ones, GIoU before L1, and the pair hinge as frame margin loss.
 
     The published code adds the class error, a percentage without gradient, to the total; `class_error` 1 does the same.
-    It changes no gradient and obscures the total, so it is off. `negatives` are those of other moments of the video,
-    generated hard negatives, or either.
+    It changes no gradient and obscures the total, so it is off. `negatives` are other queries of the video, generated
+    hard negatives, both, or none.
     """
 
     span: float = 1.0

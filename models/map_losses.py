@@ -14,7 +14,7 @@ from penumbra.models.losses import Losses, existence, masked_mean
 from penumbra.models.mmn import IOU_SCALE, MapOutputs
 from penumbra.models.spans import iou
 
-EXISTENCE = 0.1  # of its weight counts: with all of it, 1, MMN grounds worse by 10 mIoU (docs/does-it-help.md)
+EXISTENCE = 0.1  # factor of the loss's weight: with 1, MMN loses 10 mIoU (docs/does-it-help.md)
 
 
 @dataclass

@@ -60,7 +60,7 @@ class MapInputs:
     """Videos with all their sentences. Masks are True where a token is no padding."""
 
     video: Tensor  # [videos, segments, video_dim]
-    text: Tensor  # [texts, sentences, words, text_dim], the sentences of all videos, then hard negatives, mildest first
+    text: Tensor  # [texts, sentences, words, text_dim], the sentences of all videos, then hard negatives, level 1 first
     text_mask: Tensor  # [texts, sentences, words]
     video_of: Tensor  # [sentences], the video of each sentence
 
@@ -96,7 +96,7 @@ class MapOutputs:
 
 
 def of_next_video(video_of: Tensor) -> Tensor:
-    """Return for each sentence one of the next video [sentences], the last one's of the first.
+    """Return for each sentence the index of one of the next video [sentences]; the first video follows the last.
 
     video_of [sentences] rises from 0; a video's sentences take those of the next one in turn.
     """
@@ -164,7 +164,7 @@ class BorderedNorm(nn.Module):
         self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, cells: Tensor, shift: Tensor) -> Tensor:
-        """Normalise cells [videos, channels, n, n] that lack `shift` [channels], as the border does.
+        """Normalise cells [videos, channels, n, n] and their border, before `shift` [channels] is added.
 
         The batch's own mean removes the shift, so that it moves the running mean only and has no gradient.
         """

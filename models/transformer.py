@@ -61,7 +61,7 @@ def _interleave(angles: Tensor) -> Tensor:
 
 
 def is_eager_on_cpu(values: Tensor) -> bool:
-    """Return whether `keep_mask` pays: on a CPU, unless a compiler traces the computation."""
+    """Return whether `keep_mask` is faster: on a CPU, unless a compiler traces the computation."""
     return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -152,7 +152,7 @@ class Attention(nn.Module):
             q, k = functional.linear(query, self.in_weight[: 2 * d], self.in_bias[: 2 * d]).chunk(2, dim=-1)
         else:
             q = functional.linear(query, self.in_weight[:d], self.in_bias[:d])
-            if len(q) < len(key):  # several keys for each query
+            if len(q) < len(key):  # one video, several texts
                 q = q.repeat(len(key) // len(q), 1, 1)
             k = functional.linear(key, self.in_weight[d : 2 * d], self.in_bias[d : 2 * d])
         v = functional.linear(value, self.in_weight[2 * d :], self.in_bias[2 * d :])

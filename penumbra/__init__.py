@@ -49,7 +49,8 @@ def read(reference: str, columns: "Sequence[str] | None" = None) -> "pd.DataFram
     Windows and other nested values are lists and dicts; features are NumPy arrays.
 
     Args:
-        reference: DATASET/STAGE for the newest artifact, or DATASET/STAGE/KEY, as listed by `penumbra artifacts ls`
+        reference: DATASET/STAGE for the newest artifact, DATASET/STAGE/KEY, as `penumbra artifacts ls` lists it, or
+            DATASET/STAGE@PIN
         columns: names of the columns to read; default: all
 
     Raises:
@@ -81,8 +82,8 @@ def build_negatives(
 ) -> "pd.DataFrame":
     """Return hard negatives of the queries at three levels, as `penumbra run build-negatives` builds them.
 
-    Words are replaced by words of the same kind from other queries, so pass all queries of a data set, at least some
-    dozens. Finished artifacts are reused.
+    Words are replaced by words of the same kind, mostly from other queries, so pass all queries of a data set, at least
+    some dozens. Finished artifacts are reused.
 
     Args:
         queries: sentences, or a data frame with a column `query` and optionally `qid`, `vid`, `split`, `duration` and

@@ -41,7 +41,7 @@ from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, primitive_
 
 LAYERS = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj")}
 RANK, ALPHA = 8, 16
-ROWS, TOKENS, PAIRS = 16, 112, 4  # of a step; tokens before the pairs; pairs of a row
+ROWS, TOKENS, PAIRS = 16, 112, 4  # rows of a step; tokens of a row before the pairs; pairs of a row
 MISSING_ROWS, MISSING_TOKENS = 0.25, 212
 RATE, WARM_UP = 1e-3, 15
 HEAD_RATE = 3.0  # times the rate of the other weights
@@ -73,7 +73,7 @@ class Lora(nn.Module):
 
 
 class Line(NamedTuple):
-    """A line after the lines before all: whether it is a real or natural sentence, and its place among others."""
+    """A line to learn from: its text, whether it is a real or natural sentence, and its group."""
 
     text: str
     is_natural: bool
@@ -82,7 +82,7 @@ class Line(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row's tokens, their positions, the line that they belong to (0: the lines before all), and what follows."""
+    """A row's tokens, their positions, the number of each one's line (0: the context), and the token that follows."""
 
     ids: list[int]
     positions: list[int]
@@ -93,7 +93,7 @@ class Row(NamedTuple):
 
 
 class Captions:
-    """Rows to read, drawn with a seed."""
+    """Draws training rows from captions, with a fixed seed."""
 
     def __init__(self, path: Path, model: LanguageModel) -> None:
         self.random, self.model, self.number = random.Random(0), model, 0

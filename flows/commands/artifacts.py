@@ -61,7 +61,7 @@ def show(
 ) -> None:
     """An artifact's counts, parameters, ancestors and first rows; all figures of an evaluation as a table.
 
-    Rows are as in the Prefect UI: what a negative changes is between **.
+    Rows are as in the Prefect UI: the words that a negative changes are between **.
     """
     from penumbra.artifacts.store import Store
 
@@ -146,7 +146,7 @@ def pin(
 ) -> None:
     """Give an artifact a name, by which all commands take it: DATASET/STAGE@release.
 
-    A pinned artifact is not removed. A name that another artifact of the stage has passes on.
+    A pinned artifact is not removed. If another artifact of the stage has the name, that one loses it.
     """
     from penumbra.artifacts.catalogue import names_in
     from penumbra.artifacts.errors import ArtifactError

@@ -16,7 +16,7 @@ from penumbra.flows.console import console, print_line
 
 GIB = 2**30
 LITTLE_SPACE = 5 * GIB
-WORKS, LACKS, BROKEN = "[green]✓[/]", "[yellow]–[/]", "[red]✗[/]"  # LACKS: the default way does not need it
+WORKS, LACKS, BROKEN = "[green]✓[/]", "[yellow]–[/]", "[red]✗[/]"  # LACKS: the defaults do not need it
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 Finding = tuple[str, str, str, str]  # mark, item, result, remedy ('' if there is nothing to do)
 
@@ -24,7 +24,7 @@ Finding = tuple[str, str, str, str]  # mark, item, result, remedy ('' if there i
 def doctor() -> None:
     """Check Python, folders, devices, models and ports, and print what to do.
 
-    A dash marks what the default way does not need; exit 1 if something that it needs is broken.
+    A dash marks what the default parameters do not need; exit 1 if something that they need is broken.
     """
     broken = 0
     for mark, item, result, remedy in examine():

@@ -37,10 +37,10 @@ Column = dict[str, Any]
 Row = dict[str, Any]
 CHOSEN = ["qid", "level", "negative", "provider", "model", "similarity", "plausibility", "checks"]
 FILLED = ["qid", "level", "negative", "provider", "model", "status"]
-REFUSING = ("annotations", "tags", "masks", "fills", "negatives", "predictions")  # queries, and not videos or files
+REFUSING = ("annotations", "tags", "masks", "fills", "negatives", "predictions")  # they reject queries
 WINDOWS = 5  # of a query
-NOTHING: Row = {"vid": "", "split": "", "query": "", "duration": 0.0, "windows": [], "novel": []}  # refused at the door
-AT_A_LEVEL = re.compile(r"\Alevel (\d+)(?:: )?")  # how stages that refuse a query at a level begin its value
+NOTHING: Row = {"vid": "", "split": "", "query": "", "duration": 0.0, "windows": [], "novel": []}  # of a rejected query
+AT_A_LEVEL = re.compile(r"\Alevel (\d+)(?:: )?")  # begins the rejected value of a query at a level
 
 
 def write_page(data: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ TRAINING = "train"
 MAX_WORDS, MAX_LENGTH = 256, 10_000  # of a query; characters
 LONGEST_WORD = 200  # characters; spaCy takes 25 s for one of 10,000 signs
 MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
-FEWEST_VIDEOS = 20  # of a split for intervals: with fewer, resampling them gives one that is far too narrow
+FEWEST_VIDEOS = 20  # of a split that gets intervals: resampling fewer gives intervals that are far too narrow
 LARGEST = 1e9  # seconds or clips; no video is longer
 SAFE_VID = re.compile(r"[^/\\\x00-\x1f]{1,200}\Z")
 

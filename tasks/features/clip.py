@@ -47,7 +47,7 @@ class Encoder:
     model: Any
     tokenizer: Any
     resizing: Resizing
-    scale: float  # of a byte
+    scale: float  # factor of a pixel's byte
     mean: tuple[float, ...]  # of each channel
     deviation: tuple[float, ...]
     device: "torch.device"
@@ -86,7 +86,7 @@ def digests(clip: Clip) -> dict[str, str]:
 
 
 def required_digests(clip: Clip) -> dict[str, str]:
-    """Return the same for a stage that can't be made without the encoder: raise `FeatureError` if it is missing."""
+    """Return `digests` for a stage that can't be made without the encoder: raise `FeatureError` if it is missing."""
     found = digests(clip)
     if not found:
         raise not_loaded(clip.encoder, "not found")

@@ -1,8 +1,9 @@
 """Decode videos in processes that may crash, hang or need too much memory without ending the run.
 
 A `DataLoader` of torch does not fit: the crash or time-out of one of its workers ends the whole iteration, and it can't
-start workers inside those of Dask. Such a process is `python -m penumbra.tasks.features.decoders DESCRIPTOR MEMORY`. It
-has no network where the system allows that, and imports neither torch nor Prefect, so that it starts quickly.
+start workers inside those of Dask. A process that decodes is
+`python -m penumbra.tasks.features.decoders DESCRIPTOR MEMORY`. It has no network where the system allows that, and
+imports neither torch nor Prefect, so that it starts quickly.
 """
 
 import json

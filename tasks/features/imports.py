@@ -35,7 +35,7 @@ PREFIX = "v_"
 SUFFIXES = (".npz", ".npy")
 MAX_BYTES = 1 << 30  # of a video's array
 TOLERANCE = 0.05  # share of the clips that may be missing or in excess; one clip always may
-VIDEOS_FOR_DIMENSION = 9  # tell the dimension of a source
+VIDEOS_FOR_DIMENSION = 9  # whose vectors decide the dimension of a source
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 Array = npt.NDArray[Any]
 

@@ -45,7 +45,7 @@ class FeatureArrays:
 
 
 def read_features(artifact: Artifact) -> FeatureArrays:
-    """Read an artifact of `text_features` or `video_features`, several parts in parallel."""
+    """Read an artifact of `text_features`, `judging_texts` or `video_features`, several parts in parallel."""
     store, (item, column) = Store(artifact.root), COLUMNS[artifact.stage]
     with ThreadPoolExecutor(READERS) as readers:
         tables = list(readers.map(lambda i: store.part(artifact, i), range(len(store.manifest(artifact).parts))))

@@ -68,7 +68,7 @@ class Grid(Parameters):
     rows: tuple[Row, ...]
     costs: bool = False
     metrics: tuple[str, ...] = METRICS  # of whole splits, or of each kind of false sentences
-    judged_by: tuple[str, ...] = ()  # providers of negatives of all other splits, which each row is asked
+    judged_by: tuple[str, ...] = ()  # providers whose negatives of the other splits are false sentences
 
 
 @cache

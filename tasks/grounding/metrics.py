@@ -127,8 +127,8 @@ class Split:
 class Metric:
     """One or several figures of a split, each the mean over queries of a score.
 
-    `shown` figures are columns of tables for people, and `compared` ones are resampled by `penumbra compare` and by
-    ablations. A metric that is not `by_type` is computed of whole splits only. Raise `version` with every change.
+    `shown` figures are columns of tables for people, and `compared` ones are resampled by `penumbra compare`.
+    A metric that is not `by_type` is computed of whole splits only. Raise `version` with every change.
     """
 
     scores: Callable[[Split], Scores]

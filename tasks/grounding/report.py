@@ -27,16 +27,16 @@ from penumbra.tasks.stage import logger, side_effect_task
 
 FILE = "report.html"
 RESULTS = (
-    "Figures are in per cent; a composition type counts the queries that have a novel one of it. A constant window is "
-    "the best one of the training split; “another query” is what the run predicts if it is given a query of another "
-    "video. A run that grounds lies well above both."
+    "Figures are in per cent; a composition type has the queries with a novel composition of that type. The constant "
+    "window is the best one for the training split; “another query” is what the run predicts if it is given a query of "
+    "another video. A run that grounds lies well above both."
 )
 FALSE = (
-    "Each query's video was also asked sentences that are false of it. AUROC: how often a true sentence has more "
-    "existence than a false one (50 is chance), beside that of a classifier that sees the text alone. Rejected: below "
-    "the threshold that was chosen on validation. Group score: pairs of near real sentences and their videos in which "
-    "every comparison is right. With rejection, half of the sentences are false, the kinds in equal parts; a true one "
-    "that is rejected is a miss, and a false one that is accepted is an error."
+    "The run also searched each query's video for false sentences. AUROC: how often a true sentence has a higher "
+    "existence than a false one (50 is chance), next to the AUROC of a classifier that sees the text alone. Rejected: "
+    "below the threshold that was chosen on validation. Group score: pairs of near real sentences and their videos in "
+    "which all comparisons are right. With rejection, half of the sentences are false, the kinds in equal parts; a "
+    "true one that is rejected is a miss, and a false one that is accepted is an error."
 )
 
 

@@ -1,4 +1,4 @@
-"""Stage `in_video_negatives`: BM-DETR's second source of negatives, other queries of the same video.
+"""Stage `in_video_negatives`: BM-DETR's negatives, which are other queries of the same video.
 
 A pair qualifies when its windows overlap by less than 0.5 IoU and its queries' SentenceBERT cosine is below a
 threshold (Jung et al., "Background-aware Moment Detection", section 3.2).

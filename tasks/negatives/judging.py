@@ -1,8 +1,8 @@
 """Stage `judging_negatives`: sentences that are false of validation and test videos, which no training reads.
 
-An evaluation asks a run these sentences (`penumbra.tasks.grounding.evaluation.rejection`). They are levels 1 to 3 of a
-query, made as those of training queries are; or, with level 0, the sentences of a file, such as NA-VMR's ("Moment of
-Untruth", WACV 2025). The stage has a name of its own, so that nothing that looks for `negatives` finds them.
+An evaluation tests whether a run rejects these sentences (`penumbra.tasks.grounding.evaluation.rejection`). They are
+negatives of levels 1 to 3, made like those of training queries; or, with level 0, the sentences of a file, such as
+NA-VMR's ("Moment of Untruth", WACV 2025). The stage has a name of its own: what looks for `negatives` does not find it.
 """
 
 from collections import Counter, defaultdict

@@ -1,7 +1,7 @@
 """A causal language model on this machine: the likelihood of sentences, and of a sentence's next word.
 
-All texts follow the same text, whose keys and values are computed once. Several texts lie in one row of a batch, as a
-tree: what they begin with is read once, and a token attends to those before it in its own texts alone.
+All texts follow the same prefix, whose keys and values are computed once. A row of a batch holds several texts as a
+tree: a shared beginning is computed once, and a token attends only to the tokens before it in its own texts.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # tokens that go through the model at once: 1 or 4 GB of next-token scores with Llama 3's vocabulary
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
-TOTALLED = {"cpu": 16, "cuda": 1024}  # nodes whose scores are summed at once: on a CPU those that its cache keeps
+TOTALLED = {"cpu": 16, "cuda": 1024}  # nodes whose scores are summed at once: as many as fit a CPU's cache
 ROW_TOKENS = 96  # after which a new row begins: texts share more in longer rows, but attend over them
 
 Scores = NDArray[np.float64]
@@ -136,9 +136,9 @@ class LanguageModel:
         return [*totals.tolist()]
 
     def compare(self, choices: Sequence[Sequence[str]]) -> list[tuple[Scores, Scores]]:
-        """Return for each choice by how much log P of its second and further texts exceeds that of its first.
+        """Return by how much log P of each choice's second and further texts exceeds that of its first text.
 
-        The second array has the least such difference of a single token of the end that all texts share, at most 0.
+        The second array has the least difference of one token, of those that end all texts of the choice; at most 0.
         """
         several = iter(self.tokens([text for choice in choices for text in choice]))
         asked, ends = [], []
@@ -282,7 +282,7 @@ def attention(
         return found.view(rows, heads, width, size).transpose(1, 2), None
     keys, values = before[module.layer_idx]
     shared = query.transpose(0, 1).reshape(kinds, -1, size) @ keys.transpose(-1, -2)  # (kinds, rows · …, tokens before)
-    # of float32, as a CPU takes ten times as long for the maximum of bfloat16
+    # in float32: a CPU takes ten times as long for the maximum of bfloat16
     highest = torch.maximum(scores.float().amax(-1), shared.float().amax(-1).view(kinds, rows, -1).transpose(0, 1))
     scores = scores.sub_(highest[..., None]).exp_()
     shared = shared.sub_(highest.transpose(0, 1).reshape(kinds, -1, 1)).exp_()

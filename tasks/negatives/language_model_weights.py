@@ -85,7 +85,7 @@ def load_once(name: str, digest: str) -> tuple[Any, Any]:
 def _gguf_read_once() -> Iterator[None]:
     """Let transformers read a GGUF file in 2 s of CPU time instead of 16 s, and without a bar.
 
-    It reads the file three times and makes the map of names for each module; gguf makes a `memmap` of each field.
+    Unpatched, transformers reads the file three times and maps names for each module; gguf opens a `memmap` a field.
     """
     from unittest.mock import patch
 

@@ -38,7 +38,7 @@ class NegativeSource(Parameters):
         TRAINING,
         min_length=1,
         description="Splits whose queries get negatives. Those of other splits than `train` are for judging alone: "
-        "evaluations ask them, and no training reads them.",
+        "runs should reject them, and no training reads them.",
     )
     kind: str = Field(
         "",

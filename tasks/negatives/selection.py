@@ -59,7 +59,7 @@ class Choosing(Parameters):
         "compositions",
         description="Parts of the test splits that no negative may repeat. queries: their queries, except those that "
         "are training queries as well; compositions: also what the novel splits hold out; all: also the training "
-        "queries that are test queries, although their absence gives negatives away.",
+        "queries that are test queries; a text classifier can then tell negatives by their absence.",
     )
 
     @property

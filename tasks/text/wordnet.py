@@ -181,8 +181,8 @@ def _is_short(adjective: str) -> bool:
 def is_entailed(fill: str, word: str, primitive: str) -> bool:
     """Return whether a sentence may still be true of a moment if `fill` takes the place of `word` in it.
 
-    It may with a form of the same lemma, a synonym, a more general or a more special word, and where `entailments.txt`
-    says so. Rare senses do not count. Two special words of one kind exclude each other ("cup", "bowl"; "fry", "boil").
+    True for a form of the same lemma, a synonym, a more general or a more special word, and if `entailments.txt` says
+    so. Rare senses do not count. Two special words of one kind exclude each other ("cup", "bowl"; "fry", "boil").
     """
     part, listed = PARTS.get(primitive, ""), _listed(primitive)
     mine, others = (_stems(form.lower(), part) or [form.lower()] for form in (fill, word))

@@ -240,7 +240,7 @@ def _numbers(before: Seen, middle: Seen, after: Seen) -> Numbers:
 
 
 AT_ONCE = 2  # events that a clip has labels for
-LEAST = 0.2  # seconds of an event in a clip that get it a label
+LEAST = 0.2  # seconds of an event in a clip for which it has a label
 BEGUN, ALMOST = 0.3, 0.7  # shares of an event at which its middle and its end start
 
 

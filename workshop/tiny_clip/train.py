@@ -30,7 +30,7 @@ from workshop.tiny_clip.model import Pictures, look_closely, new_model, see, to_
 RESTING = 0.1  # weight of empty patches
 SMALLEST = 0.03  # added to the deviation of a state's number
 LARGEST = 6.0  # deviations; larger values are clamped
-STIRRING = 0.5  # change of a thing, in deviations, from which it moves
+STIRRING = 0.5  # change of a thing, in deviations, that counts as motion
 
 
 class Lessons(nn.Module):

@@ -79,7 +79,7 @@ def apart(rows: Tensor, video: np.ndarray) -> Tensor:
 
 
 class SentencesOfVideos:
-    """The sentences that each video has: another query's may be true of it, too."""
+    """The sentences of each video: one of another query may be true of the video, too."""
 
     def __init__(self, examples: Examples) -> None:
         self.video, self.text = examples.video.numpy(), examples.text.numpy()
@@ -95,7 +95,7 @@ class DeviceData:
     """Examples and their features on one device, in the batches that the losses of the settings read.
 
     A batch holds `hard_levels` hard negatives of each query. If these are fewer than there are, a batch draws them,
-    milder ones first. With `hard_every` n the first batch of an epoch has them, and each n-th one after it.
+    lower levels first. With `hard_every` n the first batch of an epoch has them, and each n-th one after it.
 
     If a query's negative is the next query of its batch, both are of different videos where the batch allows it. With
     `existence`, targets say which texts of a step are false of the video.

@@ -234,8 +234,8 @@ class Loaded:
     """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level.
 
     `in_video` gives the texts of a query's negatives in its own video, which only training queries have, `parts` its
-    static and dynamic query; None if the model does not read them. `judging` gives the false sentences that a query is
-    judged by, by their kind.
+    static and dynamic query; None if the model does not read them. `judging` gives the false sentences of a query
+    in an evaluation, by their kind.
     """
 
     videos: Features

@@ -24,9 +24,9 @@ class Sources:
     in_video_negatives: Artifact | None = None
     visual_dynamic_queries: Artifact | None = None
     patch_features: Artifact | None = None
-    tags: Artifact | None = None  # no parent of a training: what visual_dynamic_queries are made of
-    judging: tuple[Artifact, ...] = ()  # no parents of a training: false sentences that an evaluation asks
-    judging_texts: Artifact | None = None  # features of those that are no queries
+    tags: Artifact | None = None  # visual_dynamic_queries are made of them; no parent of a training
+    judging: tuple[Artifact, ...] = ()  # false sentences of an evaluation; no parents of a training
+    judging_texts: Artifact | None = None  # features of those false sentences that are no queries
 
     def __post_init__(self) -> None:
         """Raise `ArtifactError` if the negatives are for judging alone."""

@@ -1,1 +1,1 @@
-"""Evaluation as the field does it: moment retrieval, highlights, paired comparison, submission files."""
+"""Evaluation: predictions, their figures, false sentences, and paired comparison of two runs."""

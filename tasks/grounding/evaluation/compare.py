@@ -45,7 +45,7 @@ def too_few(videos: Mapping[str, int]) -> str:
 
 
 def paired_bootstrap(first: Floats, second: Floats, videos: Sequence[str] | Ids, seed: int = 0) -> Difference:
-    """Draw videos with replacement, with the scores [N] of both runs of all their queries together.
+    """Resample videos with replacement, each with the scores [N] of both runs on all its queries.
 
     `videos` [N] is each query's video. The figure of a resample is the mean over the queries of the videos it draws.
     A query whose score is NaN does not count.

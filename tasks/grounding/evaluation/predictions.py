@@ -82,7 +82,7 @@ class Calibrator:
 
 
 class Asked(NamedTuple):
-    """A sentence of a kind that is asked of the video of a query, `row`; a near real one is the query of `other`."""
+    """A false sentence for the video of the query `row`, and its kind; a near real one is the query of `other`."""
 
     kind: str
     row: Row
@@ -396,7 +396,7 @@ def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, 
 def sources_of_run(metrics: Artifact, annotations: Artifact, negatives: Artifact | None = None) -> Sources:
     """Return what the run was trained on, with the annotations given.
 
-    `negatives` are for a run that was trained on none: is its saliency in their order?
+    A run that was trained on no negatives gets `negatives`, to measure whether its saliency is in their order.
     """
     parents = work_of(metrics).parents
     by_stage = {parent.stage: parent for parent in parents}

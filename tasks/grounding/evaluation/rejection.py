@@ -1,4 +1,4 @@
-"""Stage `existence`: what a run says of sentences that are false of a video; and how well it tells them from true ones.
+"""Stage `existence`: a run's existence of sentences that are false of a video, and how well it rejects them.
 
 | subset | metric, in percent | what it is |
 | --- | --- | --- |
@@ -12,8 +12,8 @@
 
 The group score is Winoground's (Thrush et al., CVPR 2022): a model that never looks at the video can't have any. Each
 figure but the text's is the mean of a score of each query, so that videos are resampled as for all other figures. An
-AUROC is the mean of both sides' placement values less itself (DeLong et al., 1988); a calibration error is that of the
-signed errors of its bins.
+AUROC has one score for each query from the placement values of true and false sentences (DeLong et al., 1988);
+a calibration error has the signed errors of its bins.
 """
 
 from collections import Counter, defaultdict
@@ -62,7 +62,7 @@ Scores = dict[tuple[str, str], Floats]  # [N], NaN for a query without such a se
 
 @dataclass(frozen=True)
 class Existence(RunStage):
-    """What a run says of false sentences of each split that it predicted: of at most `MOST_QUERIES` queries."""
+    """A run's existence of false sentences, for at most `MOST_QUERIES` queries of each split that it predicted."""
 
     name = STAGE
     version = 1

@@ -70,7 +70,7 @@ class System(ABC, Generic[Config]):
 
     @abstractmethod
     def objective(self, model: nn.Module) -> nn.Module:
-        """Return a module from a batch to its total loss, with gradient, and each term by its name, without."""
+        """Return a module that maps a batch to its total loss, and to each term by its name, without gradient."""
 
     @abstractmethod
     def predict(self, model: nn.Module, data: Any) -> list[Prediction]:

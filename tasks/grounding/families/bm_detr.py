@@ -56,7 +56,7 @@ class BMDETRConfig(DETRConfig):
         return kinds.get(self.losses.negatives, {"in_video_negatives", "negatives"})
 
     def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
-        """See `ModelConfig.on_hard_negatives`: its own negatives join the queries of the same video, or do not."""
+        """See `ModelConfig.on_hard_negatives`; without them, `negatives` are other queries of the same video."""
         return {"losses": {"negatives": "both" if wanted else "in_video"}}
 
 

@@ -136,7 +136,7 @@ class DETRSystem(System[ADETR]):
 def evidence_of(outputs: Outputs, lengths: Tensor) -> Tensor:
     """Return the numbers [batch, n] that `DETRSystem.evidence` names; `lengths` [batch] are those of the videos.
 
-    Scores and probabilities are log-odds, in which a logistic regression is at home.
+    Scores and probabilities are log-odds, which suit a logistic regression.
     """
     if outputs.existence is not None:
         return outputs.existence[0][:, None]

@@ -33,7 +33,7 @@ class MapConfig(HardNegativeModel):
     loss_options: ClassVar[type] = MMNLosses
 
     def determines(self) -> dict[str, Any]:
-        """See `ModelConfig.determines`; the weight of `existence` counted in full once."""
+        """See `ModelConfig.determines`; in earlier versions the weight of `existence` counted in full."""
         return super().determines() | ({"existence_counts": EXISTENCE} if self.losses.existence else {})
 
 

@@ -31,7 +31,7 @@ class VDILossConfig(LossConfig):
     """SHINE's losses, and the weight of VDI's motion."""
 
     spatial_dynamics: float = Field(
-        0.0, ge=0, description="Weight of the spatial dynamic injection, the paper's 0.01; it needs patch_features."
+        0.0, ge=0, description="Weight of the spatial dynamic injection, 0.01 in the paper; it needs patch_features."
     )
 
 

@@ -1,4 +1,4 @@
-"""Moments in any video: a trained run with the encoders of the features that it was trained on.
+"""Moments in any video: a trained run or a published model with the encoders of the features that it was trained on.
 
 grounder = Grounder.of_run("ab12")
 for grounding in grounder.ground("video.mp4", ["a person opens the door.", "the person sits down."]):
@@ -84,7 +84,7 @@ class Watched:
 
 @dataclass
 class Grounder:
-    """A run that predicts moments in any video."""
+    """A run, or a published model, that predicts moments in any video."""
 
     name: str
     model: nn.Module = field(repr=False)

@@ -1,1 +1,1 @@
-"""Training of grounding models: data on the device, the step, the loop, its checkpoints and presets."""
+"""Training of grounding models: the stage, the loop with its step, checkpoints, logs and presets."""

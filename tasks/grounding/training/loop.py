@@ -42,7 +42,7 @@ from penumbra.tasks.grounding.training.logs import Observer, Row, best_of
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.progress import counting
 
-GRAPH_FROM = 3  # batches of a shape, with which it is captured
+GRAPH_FROM = 3  # the third batch of a shape is captured as a graph
 LOOK_EVERY = 100  # steps between two checks of the losses: each waits for the device
 
 
@@ -81,7 +81,7 @@ def keep_memory() -> None:
 
 
 def return_memory() -> None:
-    """Return freed memory to the system: after `keep_memory` it would grow with every epoch, in pieces too small."""
+    """Return freed memory to the system: after `keep_memory`, unusably small pieces pile up with every epoch."""
     if has_glibc():
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -324,7 +324,7 @@ def train(
     # a loss that is switched off leaves weights without a gradient, for which DDP would wait
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)
     several, device = int(os.environ.get("WORLD_SIZE", "1")) > 1, device_of()
-    # accelerate keeps the device of a process's first training: a training alone places its own tensors
+    # accelerate keeps the device of a process's first training, so a single process places tensors itself
     on_cpu = several and device.type == "cpu"
     accelerator = Accelerator(cpu=on_cpu, device_placement=several, kwargs_handlers=[parallel])
     if accelerator.is_main_process:

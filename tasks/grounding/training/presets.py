@@ -124,7 +124,7 @@ def preset_for(dataset: Dataset, preset: str | None, model: ModelConfig | None) 
         return None
     name = presets()[SMALL]["model"]["name"]
     logger().info(
-        "%s training queries are fewer than %d: takes model %s (preset=%s); model.name=%s selects another",
+        "%s training queries are fewer than %d: the model is %s (preset=%s); model.name=%s selects another",
         *(number, FEW, name, SMALL, DEFAULT),
     )
     return SMALL
@@ -159,8 +159,8 @@ def model_name(preset: str | None, model: Mapping[str, Any]) -> str:
 def layered(preset: str | None, *layers: Mapping[str, Mapping[str, Any]]) -> Settings:
     """Return a preset's settings, overridden by layers in their order; raise `PenumbraError` if it is unknown.
 
-    The model is the one that is named last. Of a layer for another model, settings are kept that both models share:
-    the width of one DETR is another's.
+    The last layer that names a model decides which. Settings of a layer for another model count if both models have
+    them, such as the width of a DETR.
     """
     every = [{group: dict(values) for group, values in layer.items()} for layer in (preset_named(preset), *layers)]
     merged = {name: values for name, values in reduce(merge, every).items() if name not in ("needs", "features")}

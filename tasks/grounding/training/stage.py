@@ -76,7 +76,7 @@ class TrainingRun(Stage):
         return {"settings": values}
 
     def determines(self) -> dict[str, Any]:
-        """See `Settings.determines`; the batch's negatives were of any video once."""
+        """See `Settings.determines`; in earlier versions the batch's negatives could be of the same video."""
         others = {"batch_negatives": "other videos"} if self.settings.model.reads_batch_negatives else {}
         return {"settings": self.settings.determines(), **others}
 
@@ -150,7 +150,7 @@ def load_examples(sources: Sources, settings: Settings) -> tuple[Examples, Examp
 
 
 def _check_negatives(loaded: Loaded, sources: Sources) -> None:
-    """Warn of negatives without text features; raise `RunError` if most have none, as features older than they are."""
+    """Warn of negatives without text features; raise `RunError` if most have none: the features are then older."""
     texts = [text for of_query in loaded.negatives.values() for text in of_query.values()]
     missing = sum(text not in loaded.texts.index for text in texts)
     if missing and sources.negatives:

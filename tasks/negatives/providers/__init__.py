@@ -1,4 +1,4 @@
-"""The interface of providers, which fill the slots of masked queries with words of the dictionary.
+"""The interface of providers, which fill the slots of masked queries with words.
 
 A provider is a group of parameters, `ProviderSettings`, that makes a `Provider`; docs/extending.md has an example.
 """
@@ -65,7 +65,7 @@ class Slot:
 def has_valence(tokens: Tokens, slot: Slot, word: str) -> bool:
     """Return whether a verb can take the direct object of the verb that it replaces, or do without one.
 
-    Nothing is asked where the verb itself could not, for then the parser is wrong or the verb has a particle.
+    True if the replaced verb itself could not: then the parser is wrong or the verb has a particle.
     """
     verb = tokens[slot.token]
     arcs = {token["dep"] for token in tokens if token["head"] == slot.token}
@@ -130,7 +130,7 @@ class Provider(ABC):
 
     @abstractmethod
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield `candidates` fills for every query and level, in any order; the same seed gives the same fills."""
+        """Yield at most `candidates` fills for each query and level, in any order; a seed always gives the same."""
 
 
 class SharedSettings(Protocol):

@@ -4,10 +4,10 @@ Some of the data set's own sentences stand before each sentence, so the model ex
 slot, it proposes the likeliest words of the slot's primitive class and fine tag: those of the dictionary and, with an
 open vocabulary, other English words (`penumbra.tasks.text.wordnet`). It reads from left to right, so a verb is proposed
 as the missing word of the whole sentence: a line with a blank, after lines that show the word for a blank. Words that
-repeat a word or do not go with the verb's object are left out, and where others fit those that may be true of the same
-moment. Then log P of the sentence decides: how much the word changes it up to a few words after the slot, and how much
-less likely it makes one of these words, as the object of a verb that does not go with it. Words that the data set or
-captions have in the same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
+repeat a word or do not go with the verb's object are left out; so are words that may be true of the same moment, if
+others fit. Then log P of the sentence decides: how much the word changes it up to a few words after the slot, and how
+much less likely it makes one of these words, as the object of a verb that does not go with it. Words that the data set
+or captions have in the same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
 
 A beam of fillings is kept from slot to slot and from level to level. A filling is ranked by the mean log P of its
 levels, so a word of level 1 that leaves no good word for level 2 is dropped. Gumbel noise makes the choice a draw
@@ -45,11 +45,11 @@ from penumbra.tasks.text.relations import Tokens, edges
 PROMPT, MISSING_WORD = "sentence-2", "missing-word-1"
 SENTENCES = 16  # of the data set before each sentence
 MEASURED = 48  # further ones, whose log P is compared with that of filled sentences
-FEW = 16  # of them say too little
+FEW = 16  # with fewer of them, no such threshold is used
 EXAMPLES = 16  # of sentences with a missing word before such a sentence
 LONGEST = 20  # tokens that such a sentence may have
 BLANK = "___"
-# Verbs that are often true where an exact one is, as who peels a banana holds it: level 1 has no other false word.
+# Verbs that are often true where a more exact one is: who peels a banana also holds it. Level 1 would then be true.
 GENERAL = frozenset(("do", "get", "have", "hold", "make", "move", "place", "prepare", "put", "set", "take", "use"))
 MISSING = ("verb", "adjective", "adverb")  # the classes whose words are proposed as the missing word of the sentence
 BEAM = 8  # fillings of a query that are kept
@@ -63,22 +63,22 @@ CONSIDERED = 200  # likeliest words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
 PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
-IMPLAUSIBLE = 0.0  # a filled sentence must reach it
+IMPLAUSIBLE = 0.0  # the least plausibility (log-odds) of a filled sentence
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
 TOTAL = 9.0  # the most that all words of a filling may cost
-LEAST = -20.0  # a filled sentence must reach it with log P plus its number of words, or else be likelier than
-LIKELIER = 0.25  # this share of the data set's sentences: of those that are neither, one in five reads naturally
+LEAST = -20.0  # a filled sentence's log P plus its number of words must reach this, or, if that is lower,
+LIKELIER = 0.25  # this quantile of the data set's sentences: of fills below both, one in five reads naturally
 KNOWN = 1.0  # preference for a word of the dictionary
 ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
 FITS = 2.0  # how much the largest fall of log P of one token after the slot counts, besides the change of the sum
 TERM = 3.0  # preference for a word that forms a term with the noun after it or the modifier before it
-MUCH_WORSE = 2.0  # how much lower false words rank than an entailed one where it begins the further levels
+MUCH_WORSE = 2.0  # an entailed word is kept for levels 2 and 3 if the best false word ranks so much lower
 LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
-EXPECTED = 0.2  # share of log P(word | the words before it) that does not count: else common verbs fill all slots
-EXPECTED_MODIFIER = 0.5  # the same share for modifiers: their noun shall decide ("glass bowl", not "cake bowl")
-RAREST = -8.0  # log P(word | the words before it) from which it is no less expected
+EXPECTED = 0.2  # share of log P(word | the words before it) that is subtracted: else common verbs fill all slots
+EXPECTED_MODIFIER = 0.5  # the same share for modifiers: their noun should decide ("glass bowl", not "cake bowl")
+RAREST = -8.0  # the least log P(word | the words before it) that `EXPECTED` counts
 
 
 class LlamaProvider(Provider):
@@ -242,10 +242,10 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    """A filling: its words by token, the changes of log P by each finished level and as it is, the sum of preferences.
+    """A filling: its words by token, its change of log P at the end of each `finished` level and now (`score`).
 
-    `parent` is the id of the filling that it continues. `plausibility` is that of the sentence at the end of a level,
-    less the query's, with its weight.
+    `preference` is the sum of its words' preferences, `parent` the id of the filling that it continues, `plausibility`
+    that of the sentence at the end of a level, less the query's, with its weight.
     """
 
     words: dict[int, str] = field(default_factory=dict)
@@ -326,8 +326,8 @@ class Beam:
     ) -> dict[str, float]:
         """Return the likeliest words for a turn's slot, and the preference for each.
 
-        `expected` is log P after the words before the slot, `fitting` log P as the missing word of the sentence. Where
-        another word is false already, a subject, or a slot for which no other word is left, may take an entailed word.
+        `expected` is log P after the words before the slot, `fitting` log P as the missing word of the sentence. After
+        the first slot, a subject, or a slot without any other word left, may take an entailed word.
         """
         slot, (index, number) = self.turns[turn].slot, self.query.part
         count = number * (FURTHER if turn else FIRST)
@@ -369,8 +369,8 @@ class Beam:
     ) -> list[State]:
         """Return the filling with each of these words in a turn's slot, but for those that cost too much.
 
-        `changes` are those of log P, `misfits` by how much less likely a word makes one of the words after the slot. A
-        subject may cost more than other words, as few words can be one.
+        `changes` are changes of log P; `misfits` say how much less likely a word makes one of the words after the slot.
+        A subject may cost more, as few words can be subjects.
         """
         slot = self.turns[turn].slot
         preferences = state.preference + np.array([*words.values()]) + FITS * misfits
@@ -385,8 +385,8 @@ class Beam:
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:
         """Keep the best fillings by their ranks with Gumbel noise.
 
-        Entailed words for the first slot are kept where the best false one is much worse and not preferred: the choice
-        leaves level 1 out, which may be true, and further words make the levels after it false.
+        For the first slot, entailed words are kept if the best false one is much worse and not preferred. Stage
+        `negatives` then leaves level 1 out, which may be true; further words make levels 2 and 3 false.
         """
         _, slot, is_last = self.turns[turn]
         if not children:

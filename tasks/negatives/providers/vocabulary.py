@@ -16,7 +16,7 @@ from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.relations import Edge, Preferences, Relation, Tokens, caption_relations, relations
 
 ATTESTED = 3.0  # preference for a word in a relation that the data set has or other captions have, for each relation
-FREQUENT = 0.5  # and times the log of its smoothed count in the data set, at most 2
+FREQUENT = 0.5  # added to it: this times the log of the relation's smoothed count in the data set, at most 2
 PLACES = [Relation._fields.index(name) for name in ("head", "preposition", "dependent")]
 MODIFIERS = ("compound", "amod")  # the arcs of words that form a term with the noun that follows them
 
@@ -38,7 +38,7 @@ class Words(NamedTuple):
 
 
 class Vocabulary:
-    """The words that slots may take: the dictionary's, and with an open vocabulary English words that are a token."""
+    """The words that slots may take: the dictionary's, and with an open vocabulary English words that are one token."""
 
     def __init__(self, dictionary: Dictionary, model: LanguageModel, is_open: bool) -> None:
         self.dictionary, self.model = dictionary, model

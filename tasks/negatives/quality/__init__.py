@@ -1,1 +1,1 @@
-"""How good negatives are, in the figures of the quality specification; each module measures one thing."""
+"""How good negatives are: figures by level and provider, the report, and blind readings."""

@@ -212,9 +212,9 @@ class Figures:
             self.votes.setdefault((level, name), {})[metric] = vote
 
     def put_relations(self, rows: Rows, randoms: Rows, parsed: Mapping[str, Tokens], attested: Set[Relation]) -> None:
-        """Add the share of the relations, of those that its query lacks, that are attested, and how much above chance.
+        """Add the share of attested relations among those that a negative's query lacks, and that share less chance.
 
-        Chance are the random fills. An original is compared with no query.
+        Chance is the share of random fills. For the queries themselves, all relations count.
         """
         counts = []
         for group in rows, randoms:

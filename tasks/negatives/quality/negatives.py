@@ -264,7 +264,7 @@ class Reference:
         self.queries = defaultdict[str, set[str]](set)  # by video
         self.trained = set[str]()  # normal forms of the training queries
         self.tests = defaultdict[str, set[str]](set)  # normal forms by test split
-        self.human, self.relations = list[str](), set[Relation]()  # the queries of the other splits, and theirs
+        self.human, self.relations = list[str](), set[Relation]()  # queries of the other splits, their relations
         self.parsed: dict[str, Tokens] = {}
         self._forms_of_video: dict[str, tuple[set[str], set[str]]] = {}
 
