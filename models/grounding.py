@@ -203,7 +203,11 @@ class GroundingModel(nn.Module):
         raise NotImplementedError
 
     def project_texts(self, inputs: Inputs, negative: bool) -> StackedTexts:
-        """Project and stack all texts of a step; a sample's negative is the next one's text, none in a batch of one."""
+        """Project and stack all texts of a step.
+
+        A sample's negative is the text of the next one of the batch, which `apart` ordered for that (`device_data`).
+        In a batch of one there is none.
+        """
         widths = inputs.video.shape[-1], inputs.text.shape[-1]
         expected = self.settings.video_dim, self.settings.text_dim
         if widths != expected:

@@ -132,7 +132,8 @@ def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings)
         if settings.fine and outputs.saliency_hard is not None and targets.hard_present is not None:
             hard = outputs.saliency_hard.float()
             hinges = fine_hinges(scores, hard, targets.hard_present, negative, targets, settings)
-            fine = {f"fine_{i + 1}": hinge for i, hinge in enumerate(hinges) if settings.fine_terms[i]}
+            wanted = (*settings.fine_terms[: len(hard)], settings.fine_terms[-1])  # the last one is the random text's
+            fine = {f"fine_{i + 1}": hinge for i, (hinge, on) in enumerate(zip(hinges, wanted, strict=False)) if on}
         terms |= coarse | fine
         total = total + settings.coarse * sum(coarse.values()) + settings.fine * sum(fine.values())
     return terms, total
@@ -323,7 +324,8 @@ def fine_hinges(
     compares every level with level 1, as in its supplement. A hinge that needs a hard negative that a query lacks, or a
     negative that the batch lacks, is left out of the mean.
     """
-    mask, margins, weights = targets.video_mask, settings.fine_margins, settings.ranking_weights
+    mask, weights = targets.video_mask, settings.ranking_weights
+    margins = (*settings.fine_margins[: len(hard)], settings.fine_margins[-1])  # the last one is the random text's
     truth = divergence((targets.clip_scores > 0).float(), saliency, mask)  # [batch]
     share = saliency.float().sigmoid()
     levels = list(divergence(share, hard, mask))  # a tensor [batch] for each level

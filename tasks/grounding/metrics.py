@@ -215,7 +215,8 @@ RETRIEVAL = Metric(
 
 # -- highlights (QVHighlights) -----------------------------------------------------------------------------------------
 
-CLIP_SECONDS = 2
+CLIP_SECONDS = 2  # of the clips that annotators judged
+SAMPLES = 4  # of the saliency, in a clip that is judged
 LEVELS = {"Fair": 2, "Good": 3, "VeryGood": 4}  # lowest score of an annotator that counts
 
 
@@ -227,8 +228,8 @@ def highlight_scores(
 ) -> Scores:
     """Return the scores of mean average precision and Hit@1 in percent, for each level.
 
-    `predicted` is the saliency of each query's clips, `durations` are the seconds of its video, `clips` those that
-    annotators judged, and `scores` (0 to 4) those of three annotators of each such clip.
+    `predicted` is the saliency of each query's clips of two seconds, `durations` are the seconds of its video, `clips`
+    those that annotators judged, and `scores` (0 to 4) those of three annotators of each such clip.
     """
     length = np.array([int(duration / CLIP_SECONDS) for duration in durations])
     longest = max(int(length.max(initial=0)), max(map(len, predicted), default=0))
@@ -278,20 +279,31 @@ def _highlight_precision(relevant: np.ndarray, predicted: Floats, length: np.nda
     return np.where(positives == 0, 0.0, np.where(positives == length[:, None], 1.0, mean))
 
 
+def _in_judged_clips(saliency: Sequence[float], duration: float) -> Sequence[float]:
+    """Return saliency by clips of two seconds: if those of the features differ, the mean of a few samples of each."""
+    count, wanted = len(saliency), int(duration / CLIP_SECONDS)
+    if not wanted or abs(count - duration / CLIP_SECONDS) <= 1:
+        return saliency
+    middles = (np.arange(wanted * SAMPLES) + 0.5) * CLIP_SECONDS / SAMPLES  # seconds
+    places = np.minimum((middles * count / duration).astype(int), count - 1)
+    return list(np.asarray(saliency)[places].reshape(wanted, SAMPLES).mean(1))
+
+
 def _highlights_of(split: Split) -> Scores:
     """Return the highlight scores of a whole split; none unless every query has saliency labels."""
     truth = [split.annotations[qid] for qid in split.predictions]
     if not all(row["saliency"] for row in truth):
         return {}
+    predicted = [row["saliency"] for row in split.predictions.values()]
     return highlight_scores(
-        [row["saliency"] for row in split.predictions.values()],
+        [_in_judged_clips(values, row["duration"]) for values, row in zip(predicted, truth, strict=True)],
         [row["duration"] for row in truth],
         [[clip["clip"] for clip in row["saliency"]] for row in truth],
         [[clip["scores"] for clip in row["saliency"]] for row in truth],
     )
 
 
-HIGHLIGHTS = Metric(_highlights_of, by_type=False)
+HIGHLIGHTS = Metric(_highlights_of, by_type=False, version=2)
 
 
 # -- SHINE's order of saliency -----------------------------------------------------------------------------------------

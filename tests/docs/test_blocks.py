@@ -168,8 +168,8 @@ def public(folder: Path, monkeypatch: pytest.MonkeyPatch, server: ProtocolServer
     """Make the data sets that the guides name of the first scenes."""
     counts = {"train": 25, "test_trivial": 4, "novel_composition": 4, "novel_word": 4}
     hosted: dict[str, Any] = {
-        "openai": {"base_url": server.openai_url, "price": PRICE},
-        "gemini": {"base_url": server.url, "price": PRICE},
+        "openai": {"price": PRICE},
+        "gemini": {"price": PRICE},
         "llama": {"model": str(tiny_llama.build(folder / "llama"))},
     }
     settings = {**SMALL, "build-negatives": {**SMALL["build-negatives"], "filling": hosted}}
@@ -185,6 +185,8 @@ def public(folder: Path, monkeypatch: pytest.MonkeyPatch, server: ProtocolServer
     files = (folder / "datasets" / "charades-cg").glob("*.json")
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     monkeypatch.setitem(fetch.FILES, "charades-cg", ("", digests))
+    monkeypatch.setenv("OPENAI_BASE_URL", server.openai_url)
+    monkeypatch.setenv("GEMINI_BASE_URL", server.url)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     monkeypatch.setenv("GEMINI_API_KEY", "AIza-test")
 

@@ -129,6 +129,17 @@ def test_a_missing_hard_negative_leaves_out_its_hinges_alone() -> None:
     assert [float(term) for term in none] == [0.0] * 4
 
 
+def test_the_random_text_keeps_its_own_margin_where_one_level_is_drawn() -> None:
+    margins = {"fine_margins": (0.1, 0.2, 0.3, 0.4), "shine": True}
+    found, one = outputs(), targets(hard_present=torch.ones(1, B, dtype=torch.bool))
+    one_level = replace(found, saliency_hard=found.saliency_hard[:1])  # type: ignore[index]
+    usual = compute_losses(one_level, one, losses_of("qd_detr", **margins)).terms["fine_2"]
+    same = compute_losses(one_level, one, losses_of("qd_detr", **margins | {"fine_margins": (0.1, 9, 9, 0.4)}))
+    torch.testing.assert_close(same.terms["fine_2"], usual)
+    none = compute_losses(one_level, one, losses_of("qd_detr", **margins, fine_terms=(True, True, True, False)))
+    assert {"fine_1", "fine_2"} & none.terms.keys() == {"fine_1"}
+
+
 def test_a_query_without_a_relevant_clip_makes_no_infinity() -> None:
     truth = targets(clip_scores=torch.zeros(B, L))
     saliency = outputs().saliency.requires_grad_()

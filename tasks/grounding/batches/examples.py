@@ -18,6 +18,7 @@ from penumbra.artifacts.manifest import Artifact, rejection
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import read_features
+from penumbra.tasks.grounding.metrics import CLIP_SECONDS
 
 SMALLEST_NORM = 1e-5
 NO_CLIPS = np.zeros((0, 2), np.float32)
@@ -322,11 +323,14 @@ def _clips(row: Mapping[str, Any], clips: int, clip_length: float) -> tuple[np.n
     """Return score and relevance [clips, 2], and the relevant clips of the highest and lowest score."""
     values, judged = np.zeros((clips, 2), np.float32), row.get("saliency") or []
     if judged:
-        places = np.minimum([clip["clip"] for clip in judged], clips - 1)
+        ratio, places = CLIP_SECONDS / clip_length, np.array([clip["clip"] for clip in judged])
+        firsts = np.minimum((places * ratio + 1e-9).astype(int), clips - 1)
+        ends = np.ceil((places + 1) * ratio - 1e-9).astype(int)
         sums = np.array([sum(clip["scores"]) for clip in judged])
         order = np.argsort(sums)  # unstable as in the published loader, whose ties it decides
-        values[places, 0], values[places, 1] = sums, 1
-        return values, (int(places[order[-1]]), int(places[order[0]]))
+        for first, end, score in zip(firsts, ends, sums, strict=True):
+            values[first:end] = score, 1
+        return values, (int(firsts[order[-1]]), int(firsts[order[0]]))
     for start, end in row["windows"]:
         first, last = clip_range(start, end, clips, clip_length)
         values[first : last + 1] = 1

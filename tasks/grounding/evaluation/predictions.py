@@ -52,6 +52,7 @@ TRUE, OTHER_VIDEO, NEAR, LEVEL = "true", "another video", "near real", "level"
 MOST_QUERIES = 1_000  # validation queries at most: three numbers are fitted
 POOL, TRIED = 2_000, 100  # queries among which near real sentences are looked for, and those that are tried for each
 SEED, STRENGTH = 0, 1.0  # of the choice of other sentences; inverse of the regularisation
+FOLDS = 5  # of the videos, for the AUROC of a calibration
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest
 Row = dict[str, Any]
 
@@ -178,6 +179,21 @@ def fit(evidence: Floats, kinds: Sequence[str]) -> Calibrator:
     return replace(found, threshold=best_threshold(found.existence(evidence), true, weights))
 
 
+def existence_by_others(evidence: Floats, kinds: Sequence[str], vids: Sequence[str]) -> Floats:
+    """Return the existence [N] of each sentence by the regression of evidence [N, n] of other videos, in five folds.
+
+    A regression judged by what it was fitted on tells pure noise apart. 0.5 where there are no other videos.
+    """
+    from sklearn.model_selection import GroupKFold
+
+    existence, labels = np.full(len(vids), 0.5), np.array(kinds)
+    folds = min(FOLDS, len(set(vids)))
+    for known, judged in GroupKFold(folds).split(evidence, groups=vids) if folds > 1 else ():
+        if len(set(labels[known] == TRUE)) == 2:
+            existence[judged] = fit(evidence[known], labels[known].tolist()).existence(evidence[judged])
+    return existence
+
+
 @dataclass(frozen=True)
 class RunStage(Stage):
     """A stage about a trained run, which reads what the run was trained on."""
@@ -228,7 +244,7 @@ class Calibration(RunStage):
     """The calibration of a run's `existence`; empty, with the reason, if there is nothing to fit it on."""
 
     name = "calibration"
-    version = 2
+    version = 3
     may_be_empty = True
     pieces = (0,)
 
@@ -254,9 +270,10 @@ class Calibration(RunStage):
         found, rejected, _ = self.predict(renamed)
         known, table = [kinds[one.qid] for one in found], dict[str, float]()
         if self.evidence and len({kind == TRUE for kind in known}) == 2:
-            fitted = fit(np.stack([one.evidence for one in found]).astype(np.float64), known)
-            true, existence = [kind == TRUE for kind in known], fitted.of(found)
-            area = float(roc_auc_score(true, existence, sample_weight=balanced(known)))
+            evidence = np.stack([one.evidence for one in found]).astype(np.float64)
+            fitted, vids = fit(evidence, known), {row["qid"]: row["vid"] for row in renamed}
+            existence = existence_by_others(evidence, known, [vids[one.qid] for one in found])
+            area = float(roc_auc_score([kind == TRUE for kind in known], existence, sample_weight=balanced(known)))
             table = dict(zip(self.evidence, fitted.weights.tolist(), strict=True))
             table |= {BIAS: fitted.bias, THRESHOLD: fitted.threshold, AREA: area}
             table |= {f"{kind} sentences": float(count) for kind, count in Counter(known).items()}

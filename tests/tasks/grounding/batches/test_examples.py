@@ -66,6 +66,18 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
     assert torch.equal(batch[1].low_clips[graded, 0], wanted.low_clips[graded, 0])
 
 
+@pytest.mark.parametrize(("seconds", "relevant", "highest"), [(1.0, [4, 5, 6, 7], 6), (2.0, [2, 3], 3), (4.0, [1], 1)])
+def test_judged_clips_of_two_seconds_are_those_of_features_of_another_length(
+    seconds: float, relevant: list[int], highest: int
+) -> None:
+    judged = [{"clip": 2, "scores": [1, 1, 1]}, {"clip": 3, "scores": [4, 4, 4]}]
+    row = row_of("q", "v", "text", 12.0, 4.0, saliency=judged)
+    films = features(["v"], [int(12 / seconds)], 1, seconds)
+    examples = make_examples([row], {}, films, features(["text"], [3], 2))
+    assert examples.clips.values[:, 1].nonzero().flatten().tolist() == relevant
+    assert examples.extremes[0, 0] == highest
+
+
 def test_several_encoders_are_cut_to_the_shortest_of_each_video() -> None:
     first, second = features(["a", "b"], [4, 2], 0, 2.0), features(["b", "c", "a"], [3, 1, 3], 1, 2.0)
     found = joined([first, second])

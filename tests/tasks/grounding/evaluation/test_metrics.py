@@ -69,6 +69,17 @@ def test_highlights_need_labels_of_every_query() -> None:
     assert both[1] - both[0] == {f"HL-{level}-{kind}" for level in levels for kind in ("mAP", "Hit1")}
 
 
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0, 4.0])
+def test_highlights_are_judged_by_clips_of_two_seconds_whatever_the_features_are(seconds: float) -> None:
+    judged = [{"clip": clip, "scores": [4 * (clip in (4, 5))] * 3} for clip in range(8)]
+    truth = {"q": {"windows": [[8.0, 12.0]], "novel": [], "saliency": judged, "duration": 16.0}}
+    middles = (np.arange(16 / seconds) + 0.5) * seconds
+    saliency = [float(8 < middle < 12) for middle in middles]
+    predicted = [{"qid": "q", "windows": [{"start": 8.0, "end": 12.0, "score": 1.0}], "saliency": saliency}]
+    figures = {name: value for subset, name, value in figures_of_split(predicted, truth, None) if subset == "all"}
+    assert figures["HL-VeryGood-mAP"] == figures["HL-VeryGood-Hit1"] == 100
+
+
 def query(number: int, duration: float, *windows: tuple[float, float]) -> dict[str, Any]:
     return {"qid": f"q{number}", "duration": duration, "windows": [list(window) for window in windows]}
 

@@ -10,7 +10,15 @@ from sklearn.metrics import roc_auc_score
 from penumbra.tasks.grounding.batches.examples import Loaded, together
 from penumbra.tasks.grounding.evaluation.compare import paired_bootstrap
 from penumbra.tasks.grounding.evaluation.figures import tables_of
-from penumbra.tasks.grounding.evaluation.predictions import NEAR, OTHER_VIDEO, balanced, false_sentences
+from penumbra.tasks.grounding.evaluation.predictions import (
+    NEAR,
+    OTHER_VIDEO,
+    TRUE,
+    balanced,
+    existence_by_others,
+    false_sentences,
+    fit,
+)
 from penumbra.tasks.grounding.evaluation.rejection import (
     ACCURACY,
     ERROR,
@@ -172,3 +180,21 @@ def test_recall_falls_as_more_is_rejected() -> None:
     assert points[0] == (0.0, pytest.approx(200 / 3))
     assert points[-1] == (100.0, pytest.approx(100 / 3))
     assert [y for _, y in points] == sorted((y for _, y in points), reverse=True)
+
+
+def test_noise_is_not_told_apart_by_a_calibration_that_is_judged_on_other_videos() -> None:
+    draws = np.random.default_rng(0)
+    kinds, vids = [TRUE, NEAR] * 200, [f"v{number // 8}" for number in range(400)]
+    noise, fitted, judged = draws.normal(size=(50, 400, 3)), list[float](), list[float]()
+    for evidence in noise:
+        fitted.append(area(fit(evidence, kinds).existence(evidence), kinds))
+        judged.append(area(existence_by_others(evidence, kinds, vids), kinds))
+    assert np.mean(fitted) > 0.53
+    assert np.mean(judged) < 0.51
+    useful = noise[0] + np.where(np.array(kinds) == TRUE, 2.0, 0.0)[:, None]
+    assert area(existence_by_others(useful, kinds, vids), kinds) > 0.95
+    assert set(existence_by_others(useful, kinds, ["v"] * 400)) == {0.5}
+
+
+def area(existence: np.ndarray, kinds: list[str]) -> float:
+    return float(roc_auc_score([kind == TRUE for kind in kinds], existence))
