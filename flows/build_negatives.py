@@ -14,7 +14,7 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
-from penumbra.tasks.negatives.fills import fill, with_provider
+from penumbra.tasks.negatives.fills import fill, with_order, with_provider
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
 from penumbra.tasks.negatives.parameters import Negatives, NegativeSource, NegativesParameters, QualityConfig, Queries
 from penumbra.tasks.negatives.providers.settings import Filling
@@ -87,8 +87,8 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
 
         check_splits(annotations, sourcing.splits)
         stage = JudgingNegatives
-    masks = run(Masks(annotations, tags, settings.masking, sourcing.splits))
     filling = with_provider(settings.filling, dataset)
+    masks = run(Masks(annotations, tags, with_order(settings.masking, filling, dataset), sourcing.splits))
     unanswered: Mapping[str, str | None] = {}
     if filling.hosted:  # the clients of the services are imported only then
         from penumbra.tasks.negatives.ask import ask

@@ -16,7 +16,7 @@ from penumbra.tasks.negatives.providers.client import Client
 from penumbra.tasks.negatives.providers.hosted import SERVICES
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
-from penumbra.tasks.text.masks import ORDER, slot_counts
+from penumbra.tasks.text.masks import VERBS_FIRST, slot_counts
 from tests.protocol_server import ProtocolServer
 
 PROMPT = load_prompt("fill-slots-1", "queries")
@@ -37,7 +37,7 @@ def masked(qid: str, text: str) -> MaskedQuery:
     words = [part.partition("|")[0] for part in parts]
     classes = [part.partition("|")[2].rstrip(".") for part in parts]
     tokens = [{"text": word, "space_after": True} for word in words]
-    order = sorted((i for i, c in enumerate(classes) if c), key=lambda i: (ORDER.index(classes[i]), i))
+    order = sorted((i for i, c in enumerate(classes) if c), key=lambda i: (VERBS_FIRST.index(classes[i]), i))
     slots = {i: Slot(i, classes[i], "", words[i], words[i]) for i in order}
     counts = slot_counts(len(order), RATIOS)
     return MaskedQuery(qid, tokens, tuple(tuple(slots[i] for i in sorted(order[:count])) for count in counts))

@@ -26,7 +26,7 @@ from penumbra.tasks.negatives.providers.settings import FEW, Filling, HostedSett
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import NotYetError, Stage, logger, read_part, run, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
-from penumbra.tasks.text.masks import render
+from penumbra.tasks.text.masks import NOUNS_FIRST, Masking, render
 
 STAGE = "fills"
 FILLED, FAILED = "filled", "failed"
@@ -213,6 +213,18 @@ def with_provider(filling: Filling, dataset: Dataset) -> Filling:
     elif is_at_hand(model):
         logger().info(f"{queries}: corpus fills them; providers=[llama] reads more naturally, {time}")
     return filling.model_copy(update={"providers": [provider]})
+
+
+def with_order(masking: Masking, filling: Filling, dataset: Dataset) -> Masking:
+    """Return the parameters with the order of masking if none is named: nouns first where `llama` fills few queries.
+
+    Another noun is more often natural and false of the moment than another verb (docs/results/negatives.md), and models
+    learn as much from it (docs/does-it-help.md).
+    """
+    if masking.primitives or filling.providers != ["llama"] or training_queries(dataset, FEW) == FEW:
+        return masking
+    logger().info("few sentences, filled by llama: level 1 masks nouns (masking.primitives names another order)")
+    return masking.model_copy(update={"primitives": NOUNS_FIRST})
 
 
 def run_id() -> str:

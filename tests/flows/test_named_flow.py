@@ -47,7 +47,7 @@ def test_a_form_shows_the_defaults_of_groups_but_for_those_that_a_preset_sets() 
     filled = with_defaults("build-negatives", {"dataset": {"name": "mine"}, "masking": {"ratios": [0.1, 0.2, 0.3]}})
     assert filled["dataset"] == {"name": "mine", "folder": None, "files": {}}
     assert filled["masking"]["ratios"] == [0.1, 0.2, 0.3]
-    assert filled["masking"]["primitives"][0] == "verb"
+    assert filled["masking"]["primitives"] is None
     training = {"preset": "scenes-mmn", "training": {"epochs": 3}, "model": {"hidden": 32}}
     assert with_defaults("train-grounding", training) == training
 

@@ -14,14 +14,15 @@ import pytest
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives import fills as fills_module
-from penumbra.tasks.negatives.fills import with_provider
+from penumbra.tasks.negatives.fills import with_order, with_provider
 from penumbra.tasks.negatives.language_model_weights import SMALL_MODEL
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, TrainingText
 from penumbra.tasks.negatives.providers import llama as provider_module
 from penumbra.tasks.negatives.providers.llama import MEASURED, SENTENCES, LlamaProvider, State, example_sentences
-from penumbra.tasks.negatives.providers.settings import Filling, Llama
+from penumbra.tasks.negatives.providers.settings import FEW, Filling, Llama
 from penumbra.tasks.negatives.providers.vocabulary import Context
 from penumbra.tasks.text.dictionary import Dictionary
+from penumbra.tasks.text.masks import NOUNS_FIRST, Masking
 from penumbra.tasks.text.relations import edges
 from penumbra.tasks.text.wordnet import forms, is_entailed
 from tests.rows import token
@@ -215,6 +216,10 @@ def test_the_default_depends_on_the_number_of_queries_and_on_the_model(
         assert with_provider(Filling(), dataset).providers == [provider]
     assert line in caplog.text
     assert with_provider(Filling(providers=["random"]), dataset).providers == ["random"]
+    order = NOUNS_FIRST if queries < FEW else None
+    assert with_order(Masking(), Filling(providers=["llama"]), dataset).primitives == order
+    assert with_order(Masking(), Filling(providers=["corpus"]), dataset).primitives is None
+    assert with_order(Masking(primitives=("verb",)), Filling(providers=["llama"]), dataset).primitives == ("verb",)
 
 
 def test_a_modifier_takes_the_words_that_stand_before_its_noun() -> None:
