@@ -287,12 +287,15 @@ def verdict_of(naturalness: Estimate, sentences: int, videos: int) -> Verdict:
 def decide(votes: Mapping[str, Verdict], is_own: bool) -> Verdict | None:
     """Return the verdict of several judges by the name of their figure; None without any.
 
-    The language model decides alone, unless it has chosen the words itself (`is_own`): then the worst verdict counts,
-    and a favourable one is ignored, because the trigram model also favours sentences that people find odd.
+    The language model decides alone, unless it has chosen the words itself (`is_own`). Then the worst verdict counts:
+    favourable ones are ignored, because the trigram model also favours sentences that people find odd, and its `RANDOM`
+    is `LESS`, because it takes words that its text lacks for random ones.
     """
     if NATURALNESS in votes and not is_own:
         return votes[NATURALNESS]
     bad = [vote for vote in votes.values() if vote in (Verdict.RANDOM, Verdict.LESS)]
     if is_own and votes and not bad:
         return Verdict.READ
+    if is_own and bad and votes.get(NATURALNESS) is not Verdict.RANDOM:
+        return Verdict.LESS
     return min(bad or votes.values(), default=None)

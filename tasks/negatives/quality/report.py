@@ -176,7 +176,7 @@ def _notes(
 @dataclass(frozen=True)
 class Quality(Stage):
     name = STAGE
-    version = 7
+    version = 8
     unit = "figure"
     pieces = (0,)
 

@@ -85,7 +85,9 @@ def test_the_rule(low: float, high: float, expected: Verdict) -> None:
     [
         ({"naturalness": NATURAL, "b": LESS}, False, NATURAL),
         ({"naturalness": NATURAL, "b": LESS}, True, LESS),
+        ({"naturalness": NATURAL, "b": NEAR_RANDOM}, True, LESS),
         ({"naturalness": NEAR_RANDOM, "b": NATURAL}, True, NEAR_RANDOM),
+        ({"b": NEAR_RANDOM}, False, NEAR_RANDOM),
         ({"naturalness": NATURAL, "b": TOO_FEW}, True, Verdict.READ),
         ({"naturalness": NATURAL}, True, Verdict.READ),
         ({"b": LESS}, False, LESS),
