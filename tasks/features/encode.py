@@ -57,14 +57,24 @@ def encode_video(
     thumbnails: int = 0,
 ) -> EncodedVideo:
     """Decode and encode a video, `Encoder.frames` frames a clip; `states` are the features that are kept."""
-    summary, rows = VideoSummary(), list[torch.Tensor]()
+    summary, rows, counts = VideoSummary(), list[torch.Tensor](), list[int]()
     frames = decoder.frames(path, summary, thumbnails)
 
     def clips() -> Iterator[Picture]:
-        """Yield the frames of each clip as one picture of 3·n channels; the last frame is repeated as needed."""
+        """Yield the frames of each clip as one picture of 3·n channels; the last frame is repeated as needed.
+
+        Equal pictures that follow each other are yielded once and counted: a still picture may be shown for a day.
+        """
+        last: Picture | None = None
         while clip := list(islice(frames, encoder.frames)):
             clip += clip[-1:] * (encoder.frames - len(clip))
-            yield np.concatenate(clip, axis=2)
+            picture = np.concatenate(clip, axis=2)
+            if last is not None and np.array_equal(picture, last):
+                counts[-1] += 1
+                continue
+            counts.append(1)
+            last = picture
+            yield picture
 
     pictures = clips()
     try:
@@ -73,7 +83,7 @@ def encode_video(
                 pixels = normalise(batch, encoder)
                 padding = pixels.new_zeros(batch_size - len(batch), *pixels.shape[1:])
                 rows.append(states(encoder.model, torch.cat([pixels, padding]))[: len(batch)].half())
-            features: Float16Array = torch.cat(rows).cpu().numpy()
+            features: Float16Array = np.repeat(torch.cat(rows).cpu().numpy(), counts, axis=0)
     except VideoError as error:
         return EncodedVideo(reason=error.reason, value=error.value)
     return EncodedVideo(features, summary, tuple(decoder.thumbnails))

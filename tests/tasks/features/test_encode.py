@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, load, normalise
 from penumbra.tasks.features.decoders import Decoder
-from penumbra.tasks.features.encode import encode_video
+from penumbra.tasks.features.encode import encode_video, frame_states
 from penumbra.tasks.features.frames import Picture, resize
 from penumbra.tasks.features.video import VideoFeatures, Videos
 from penumbra.tasks.stage import build as run_stage
@@ -53,6 +54,22 @@ def test_features_do_not_depend_on_the_other_clips_of_the_batch(encoder: Encoder
     assert together is not None
     np.testing.assert_allclose(alone, together, atol=4e-3)
     assert np.abs(np.diff(together, axis=0)).max(1).min() > 0.1, "no two clips that follow each other are alike"
+
+
+def test_a_picture_that_is_shown_for_long_is_encoded_once(encoder: Encoder, tmp_path: Path) -> None:
+    path, batches = film(tmp_path / "a.mp4", times=[0, 500, 3_600_000]), list[int]()
+
+    def counted(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+        batches.append(len(pixels))
+        return frame_states(model, pixels)
+
+    with closing(Decoder(1.0, encoder.resizing)) as decoder:
+        features = encode_video(encoder, decoder, path, batch_size=4, states=counted).features
+    assert features is not None
+    assert batches == [4]
+    assert len(features) == 1 + 3600 // encoder.frames
+    np.testing.assert_array_equal(features[1:-2], features[2:-1])
+    assert (features[0] != features[-1]).any()
 
 
 def test_a_video_that_changes_before_it_is_encoded_is_refused(store: Store, tmp_path: Path) -> None:
