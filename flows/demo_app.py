@@ -27,6 +27,7 @@ from penumbra.artifacts.markdown import harmless
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.server import HOSTS, addresses, given_credential, interrupt, listen
+from penumbra.tasks.data.rows import check_query
 from penumbra.tasks.grounding.prediction.grounder import Grounder, checked
 from penumbra.tasks.grounding.prediction.shown import saliency_by_text
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
@@ -148,6 +149,8 @@ def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any
     def ask(video: str | None, sentence: str, run: str) -> str:
         if not video or not Path(video).resolve().is_relative_to(folder.resolve()):
             raise gradio.Error("Choose a video file first.", print_exception=False)
+        if len(sentence) > LONGEST_SENTENCE or check_query(sentence):  # a request need not keep to the page's limit
+            raise gradio.Error("Write an English sentence of at most 500 characters.", print_exception=False)
         try:
             return show(run, Path(video), sentence)
         except PenumbraError as error:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 OWN_FILE = "penumbra.yaml"
-NOT_OWN = ("base_url", "key_block")  # a data set that was passed on must not say where a key goes, or which one
+# A data set that was passed on must not say where a key goes, which one, what an answer costs, or who gets data.
+NOT_OWN, HOSTED = ("base_url", "key_block", "price", "log"), ("openai", "gemini")
 WIDTH, INDENT = 80, " " * 6  # of the help
 LONGEST, DEEPEST = 100_000, 20  # characters of a file of parameters; lists and groups within each other
 WORDS = {"": None, "~": None, "True": True, "False": False}  # of YAML; JSON has the others
@@ -237,15 +238,17 @@ def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
         if flow not in FLOWS:
             raise ParameterError(f"{file}: no flow {flow!r}; {what_there_is(flow, list(FLOWS))}")
     nested = {flow: _nested(values or {}, f"{file}, below {flow!r},") for flow, values in flows.items()}
-    if name := next((name for name in _names(nested) if name in NOT_OWN), None):
-        raise ParameterError(f"{file}: {name} decides who is sent which key: give it with --param or --config")
+    for name, value in _named(nested):
+        asks = name == "providers" and not {*HOSTED}.isdisjoint(value if isinstance(value, list) else [value])
+        if asks or name in NOT_OWN:
+            raise ParameterError(f"{file}: {name} decides who is paid or sent what: give it with --param or --config")
     return nested
 
 
-def _names(parameters: dict[str, Any]) -> Iterator[str]:
+def _named(parameters: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in parameters.items():
-        yield name
-        yield from _names(value) if isinstance(value, dict) else ()
+        yield name, value
+        yield from _named(value) if isinstance(value, dict) else ()
 
 
 def parameters_in(file: Path) -> dict[str, Any]:

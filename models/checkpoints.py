@@ -4,6 +4,7 @@ The published files are dictionaries with the weights under "model" and a pickle
 with `weights_only=True` and the classes of options replaced by a dictionary, so that no code of a file ever runs.
 """
 
+import mmap
 import re
 import zipfile
 from collections import OrderedDict
@@ -134,6 +135,10 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
         try:
             if zipfile.is_zipfile(path) and any(it.compress_type for it in zipfile.ZipFile(path).infolist()):
                 raise CheckpointError("it is compressed, which torch.save does not do")
+            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                # torch's unpickler would make one of any length
+                if data.find(b"bytearray") >= 0:
+                    raise CheckpointError("it makes a bytearray, which no weights need")
             if str(path).endswith(".safetensors"):
                 content = load_file(path)
             else:

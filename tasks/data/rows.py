@@ -7,16 +7,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from statistics import median
 from typing import Any
-from unicodedata import category, normalize
+from unicodedata import category, combining, normalize
 
 from penumbra.artifacts.markdown import counted, truncated
 from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
 
 TRAINING = "train"
 MAX_WORDS, MAX_LENGTH = 256, 10_000  # of a query; characters
+MAX_ACCENTS = 30  # on a letter (Unicode's annex 15, stream-safe text)
 LONGEST_WORD = 200  # characters; spaCy takes 25 s for one of 10,000 signs
 MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
 FEWEST_VIDEOS = 20  # of a split that gets intervals: resampling fewer gives intervals that are far too narrow
@@ -25,11 +26,20 @@ SAFE_VID = re.compile(r"[^/\\\x00-\x1f]{1,200}\Z")
 
 CheckedRow = tuple[RawRow, dict[str, Any], str, list[str]]  # row of the file, row of the table, reason, notes
 
+
+def composed(text: str) -> str:
+    """Return a text in NFC, unless it is too long or has too many accents on a letter: n of them take n² steps."""
+    if text.isascii() or len(text) > MAX_LENGTH:
+        return text
+    accents = (sum(1 for _ in run) for is_accent, run in groupby(text, lambda c: combining(c) > 0) if is_accent)
+    return text if max(accents, default=0) > MAX_ACCENTS else normalize("NFC", text)
+
+
 STEPS: dict[str, Callable[[str], str]] = {  # what is changed in a text, in this order
     "control or format characters removed": lambda text: "".join(
         c for c in text if c.isspace() or category(c) not in ("Cc", "Cf")
     ),
-    "letters and accents composed (Unicode NFC)": lambda text: normalize("NFC", text),
+    "letters and accents composed (Unicode NFC)": composed,
     "blanks around the text removed": str.strip,
     "blanks between words made single spaces": lambda text: " ".join(text.split()),
 }

@@ -88,3 +88,10 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         read_official(tmp_path / "list.ckpt")
     with pytest.raises(CheckpointError, match="no parameter"):
         our_name("roberta.encoder.weight")
+
+
+def test_a_checkpoint_that_makes_a_large_object_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.ckpt"
+    path.write_bytes(b"\x80\x02cbuiltins\nbytearray\nJ\x00\x00\x00\x10\x85R.")  # of 268 MB
+    with pytest.raises(CheckpointError, match="makes a bytearray"):
+        read_official(path)

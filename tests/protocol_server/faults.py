@@ -15,6 +15,8 @@ The numbers count the requests that `contains` selects, from 1, since the script
     hang         never answers                     slow       answers after `seconds`
     half         half a body, then closes          close      closes without a byte
     reset        resets the connection (RST)       html       200 with an HTML page
+    drip         blanks without an end             gzip       the body, compressed
+    tokens       `count` of tokens
     body         200 with `body` as the whole body (default: JSON cut off)
     answer       `content` instead of the model's  prose      words instead of JSON
     missing      a slot is left out                foreign    one value that was not offered
@@ -27,7 +29,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-WIRE = {"hang", "half", "close", "reset"}
+WIRE = {"hang", "half", "close", "reset", "drip"}
 PROSE = "Sure! Here are the words: closes, table and {under"
 
 
@@ -93,5 +95,5 @@ def spoil(fault: Fault, content: str) -> Answer:
     return answers.get(fault.kind, Answer(content))
 
 
-KINDS = WIRE | {"status", "quota", "slow", "html", "body", "answer", "prose", "foreign", "missing"}
+KINDS = WIRE | {"status", "quota", "slow", "html", "body", "gzip", "tokens", "answer", "prose", "foreign", "missing"}
 KINDS |= {"length", "null", "refusal", "blocked", "no_choices", "model"}

@@ -1,7 +1,9 @@
 """The server: it routes requests, applies faults and limits, and logs every request."""
 
 import asyncio
+import gzip
 import json
+import re
 import socket
 import struct
 import threading
@@ -142,6 +144,12 @@ async def send(request: web.Request, reply: Reply) -> web.StreamResponse:
         await response.write(reply.body[: len(reply.body) // 2])
         transport.close()
         return response
+    if reply.wire == "drip":
+        response = web.StreamResponse(headers=reply.headers)
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.02)
     if reply.wire == "reset":
         options = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.get_extra_info("socket").setsockopt(*options)
@@ -181,5 +189,9 @@ def _spoil_reply(fault: Fault, reply: Reply) -> None:
         reply.delay += entry.get("seconds", 5.0)
     elif fault.kind == "html":
         reply.body, reply.headers["content-type"] = HTML, "text/html"
+    elif fault.kind == "gzip":
+        reply.body, reply.headers["content-encoding"] = gzip.compress(reply.body), "gzip"
+    elif fault.kind == "tokens":
+        reply.body = re.sub(rb'(Count|_tokens)": \d+', rb'\1": %d' % entry["count"], reply.body)
     elif fault.kind == "body":
         reply.body = entry["body"].encode() if "body" in entry else reply.body[: len(reply.body) // 2]

@@ -192,9 +192,12 @@ class Client:
             raise ServiceError(OVER_BUDGET, "stop")
         cost = most
         try:
-            answer = await self.service.send(payload)
+            answer = await asyncio.wait_for(self.service.send(payload), 2 * hosted.TIMEOUT)
             cost = answer.cost_usd or most  # some servers count no tokens
             return answer
+        except TimeoutError:  # the timeout of the library holds for each piece of an answer
+            self.statistics.lost_usd += most
+            raise ServiceError("answer comes too slowly", "retry", is_free=False) from None
         except ServiceError as error:
             cost = 0.0 if error.is_free else most
             self.statistics.lost_usd += cost
@@ -208,7 +211,7 @@ class Client:
         if not isinstance(error, ServiceError):
             return 0.0
         growing = wait_exponential_jitter(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE, jitter=FIRST_PAUSE)
-        seconds = min(growing(state) if error.after is None else error.after, LONGEST_WAIT)
+        seconds = min(error.after or growing(state), LONGEST_WAIT)  # "at once" is no answer to a limit
         if error.action == "wait":
             self._resume = max(self._resume, time.monotonic() + seconds)
         if seconds >= WORTH_REPORTING:

@@ -9,9 +9,10 @@ import json
 import math
 import os
 import re
+import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -22,8 +23,11 @@ from penumbra.tasks.negatives.providers.attempts import Answer
 from penumbra.tasks.negatives.providers.questions import Question, letters, request_text
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI, price_of
 
+IDENTITY = "identity"  # HTTP's name of no compression
 IN_FLIGHT = 16  # requests of one service under way at the same time
 TIMEOUT = 120.0  # seconds until a request is given up as lost
+MOST_BYTES = 8_000_000  # of an answer, which is never compressed: a small one could unpack to gigabytes
+MOST_TOKENS = 10**9  # that a service may say an answer took
 WORD_TOKENS = 16  # most tokens of an answer for each slot
 # The least reasoning effort of each family of OpenAI's models that reason before they answer
 REASONING_EFFORT = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
@@ -87,6 +91,55 @@ def seconds_of(text: str) -> float | None:
     return None if math.isnan(seconds) else max(0.0, seconds)
 
 
+async def bound_answer(response: Any) -> None:
+    """Make reading a response of httpx fail if it is compressed or longer than `MOST_BYTES`."""
+    import httpx2
+
+    class Bounded(httpx2.AsyncByteStream):
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        async def aclose(self) -> None:
+            await self.stream.aclose()
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            left = MOST_BYTES
+            async for piece in self.stream:
+                left -= len(piece)
+                if left < 0:
+                    raise ValueError("answer is too long")
+                yield piece
+
+    if response.headers.get("content-encoding", IDENTITY) != IDENTITY:
+        raise ValueError("answer is compressed")
+    response.stream = Bounded(response.stream)
+
+
+def bounded_adapter() -> Any:
+    """Return an adapter of requests that fails if an answer is compressed, longer than `MOST_BYTES` or too slow."""
+    import requests
+    import urllib3
+    from requests.adapters import HTTPAdapter
+
+    class Bounded(HTTPAdapter):
+        def send(self, request: Any, *_: Any, **options: Any) -> Any:
+            request.headers["Accept-Encoding"] = IDENTITY
+            response, body, end = super().send(request, **options | {"stream": True}), b"", time.monotonic() + TIMEOUT
+            if response.headers.get("Content-Encoding", IDENTITY) != IDENTITY:
+                raise requests.ConnectionError("answer is compressed")
+            try:
+                while piece := response.raw.read1(MOST_BYTES):
+                    body += piece
+                    if len(body) > MOST_BYTES or time.monotonic() > end:
+                        raise requests.ConnectionError("answer is too long or too slow")
+            except urllib3.exceptions.HTTPError as error:
+                raise requests.ConnectionError(error) from None
+            response._content, response._content_consumed = body, True
+            return response
+
+    return Bounded(pool_connections=1, pool_maxsize=IN_FLIGHT)
+
+
 class Service(ABC):
     """A hosted language model."""
 
@@ -130,7 +183,9 @@ class Service(ABC):
         problem = (
             "model refused" if is_refused else "answer was cut off" if is_cut else "" if text else "answer is empty"
         )
-        prompt, completion, cached = (int(count or 0) for count in tokens)
+        counts = [int(count or 0) for count in tokens]
+        # other numbers are no counts: they would give money back, or fit into no table
+        prompt, completion, cached = counts if all(0 <= count <= MOST_TOKENS for count in counts) else (0, 0, 0)
         model = self.harmless(model) or self.settings.model
         cost = self.price.cost(prompt, completion, cached) if self.price else 0.0
         return Answer(str(text) if text and not is_refused else None, problem, model, prompt, completion, cost)
@@ -163,9 +218,17 @@ class OpenAIService(Service):
         import openai
 
         limits = httpx2.Limits(max_connections=IN_FLIGHT, max_keepalive_connections=IN_FLIGHT)
-        http = openai.DefaultAioHttpClient(limits=limits, timeout=TIMEOUT, follow_redirects=False)
-        address = self.settings.address
-        return openai.AsyncOpenAI(api_key=self.key, base_url=address, max_retries=0, timeout=TIMEOUT, http_client=http)
+
+        hooks = {"response": [bound_answer]}
+        http = openai.DefaultAioHttpClient(limits=limits, timeout=TIMEOUT, follow_redirects=False, event_hooks=hooks)
+        return openai.AsyncOpenAI(
+            api_key=self.key,
+            base_url=self.settings.address,
+            max_retries=0,
+            timeout=TIMEOUT,
+            http_client=http,
+            default_headers={"Accept-Encoding": IDENTITY},
+        )
 
     @property
     def effort(self) -> str | None:
@@ -264,7 +327,6 @@ class GeminiService(Service):
         """The library's model, with a connection for each request in flight."""
         genai, address = google_library(), self.settings.address
         from google.generativeai.client import get_default_generative_client
-        from requests.adapters import HTTPAdapter
 
         options = {"api_endpoint": address} if address else None
         genai.configure(api_key=self.key, transport="rest", client_options=options)
@@ -273,7 +335,7 @@ class GeminiService(Service):
         session = model._client.transport._session
         session.max_redirects = 0
         for scheme in ("http://", "https://"):
-            session.mount(scheme, HTTPAdapter(pool_connections=1, pool_maxsize=IN_FLIGHT))
+            session.mount(scheme, bounded_adapter())
         return model
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
@@ -326,9 +388,11 @@ class GeminiService(Service):
         return self.answer(text, is_refused, reason == "MAX_TOKENS", model, map(usage.get, names))
 
     def _google_error(self, error: Any) -> ServiceError:
-        details = [detail for detail in error.details or [] if isinstance(detail, dict)]
+        several = error.details if isinstance(error.details, list) else []
+        details = [detail for detail in several if isinstance(detail, dict)]
         reasons = [self.harmless(detail["reason"]) for detail in details if "reason" in detail]
-        quotas = [self.harmless(failed.get("quotaId")) for detail in details for failed in detail.get("violations", [])]
+        violations = [found for detail in details if isinstance(found := detail.get("violations"), list)]
+        quotas = [self.harmless(it.get("quotaId")) for found in violations for it in found if isinstance(it, dict)]
         delays = [str(detail["retryDelay"]) for detail in details if "retryDelay" in detail]  # "17s"
         after = seconds_of(delays[0].removesuffix("s")) if delays else retry_after(error.response.headers)
         stop = "API_KEY_INVALID" in reasons or any("PerDay" in quota for quota in quotas)  # a wrong key has status 400

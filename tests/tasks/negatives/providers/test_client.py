@@ -35,6 +35,8 @@ FAULTS: list[dict[str, Any]] = [
     {"do": "body", "body": '{"choices": [7], "candidates": [7], "model": "m"}'},
     {"do": "body", "body": "[" * 200_000},
     {"do": "hang"},
+    {"do": "drip"},
+    {"do": "gzip"},
 ]
 
 
@@ -155,7 +157,7 @@ def test_a_lost_request_is_sent_again(
     server: ProtocolServer, session: Session, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.script({**fault, "times": 2})
-    monkeypatch.setattr(hosted, "TIMEOUT", 0.4 if fault["do"] == "hang" else 10.0)
+    monkeypatch.setattr(hosted, "TIMEOUT", 0.4 if fault["do"] in ("hang", "drip") else 10.0)
     client = session.ask(questions(4))
     assert session.open(questions(4)) == []
     assert (client.statistics.again, client.statistics.problems.total(), client.statistics.requests) == (2, 2, 1)
@@ -333,6 +335,41 @@ def test_a_lost_answer_is_charged_at_its_most(
     assert client.stopped == OVER_BUDGET
     assert client.statistics.cost_usd < charged(server) <= client.budget.spent <= 0.15
     assert "for lost answers" in client.line()
+
+
+@pytest.mark.parametrize("count", [-(10**9), 10**22])
+def test_a_count_of_tokens_that_can_t_be_true_gives_no_money_back(
+    server: ProtocolServer, session: Session, count: int
+) -> None:
+    server.script({"do": "tokens", "count": count})
+    client = session.ask(questions(80), limit=0.15)
+    assert client.stopped == OVER_BUDGET
+    assert 0 < client.budget.spent <= 0.15
+    assert {fill.prompt_tokens for fill in session.fills(questions(4))} == {0}
+
+
+@pytest.mark.parametrize("details", [5, [{"violations": None}], [{"violations": [1]}], [{"violations": "xy"}]])
+def test_an_error_of_an_odd_shape_is_an_error(server: ProtocolServer, tmp_path: Path, details: Any) -> None:
+    body = json.dumps({"error": {"code": 400, "message": "x", "details": details}})
+    server.script({"do": "status", "status": 400, "body": body})
+    gemini = Session(SETTINGS["gemini"](server), tmp_path)
+    assert "400" in gemini.ask(questions(1)).stopped or gemini.open(questions(1))
+
+
+def test_a_long_answer_is_lost(server: ProtocolServer, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosted, "MOST_BYTES", 100)
+    assert session.ask(questions(1)).statistics.requests == 0
+
+
+def test_a_limit_without_a_pause_is_no_busy_loop(
+    server: ProtocolServer, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_PAUSE", "LONGEST_PAUSE"):
+        monkeypatch.setattr(client_module, name, 0.3)
+    server.script({"do": "status", "status": 429, "retry_after": 0})
+    with pytest.raises(TimeoutError):
+        session.ask(questions(1), within=1.5)
+    assert len(server.requests()) <= 6
 
 
 @pytest.mark.parametrize(("status", "is_free"), [(500, True), (503, True), (429, True), (502, False), (504, False)])
