@@ -200,7 +200,7 @@ class Catalogue:
             try:
                 key = json.loads(self.files.read(path))["key"]
                 artifact = Artifact(root=self.root, dataset=of, stage=at, key=key)
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, RecursionError):
                 raise ArtifactError(f"{self.root}/{path} is damaged: pin the artifact again, or remove it") from None
             found.append(Pin(file.removesuffix(".json"), artifact))
         return found

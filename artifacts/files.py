@@ -44,11 +44,11 @@ class Files:
 
     def __init__(self, root: str) -> None:
         self.root = root if "://" in root else str(Path(root).expanduser().resolve())
-        if re.match(r"[^/]+://[^@]*:[^@]*@", root):
-            protocol = root.partition("://")[0].upper()
+        if re.match(r"[^/]+://([^@]*:[^@]*@|.*\?)", root, re.DOTALL):
+            protocol = root.partition("://")[0]
             raise ArtifactError(
-                f"{without_secrets(root)} is given with a password, which every artifact would name: leave it out and "
-                f"set FSSPEC_{protocol}_USERNAME and FSSPEC_{protocol}_PASSWORD"
+                f"{protocol}://… is given with a password or a query, which every artifact would name: leave it out "
+                f"and set FSSPEC_{protocol.upper()}_USERNAME and FSSPEC_{protocol.upper()}_PASSWORD"
             )
         options = RETRIES if self.root.startswith("s3://") and "AWS_MAX_ATTEMPTS" not in os.environ else {}
         try:
@@ -213,10 +213,13 @@ def _term() -> bytes:
 
 @contextmanager
 def draft_of(output: Path) -> Iterator[Path]:
-    """Yield a draft that replaces `output` at the end; it is removed if the block fails. A pipe is written directly."""
+    """Yield a draft that replaces `output` at the end; it is removed if the block fails. A pipe is written directly.
+
+    Nobody can guess the draft's name, and put a link there that leads to another file.
+    """
     is_file = output.is_file() or not output.exists()
     target = output.resolve() if is_file else output
-    draft = target.with_name(f".{target.name}.{os.getpid()}") if is_file else target
+    draft = target.with_name(f".{uuid.uuid4().hex}") if is_file else target
     try:
         yield draft
         if is_file:

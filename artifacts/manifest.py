@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from penumbra.artifacts.files import FileStatus
 
@@ -95,8 +94,8 @@ class Manifest(BaseModel):
     parents: list[Artifact]
     inputs: dict[str, str]
     software: dict[str, str]
-    started: datetime
-    ended: datetime
+    started: AwareDatetime
+    ended: AwareDatetime
     seconds: float
     cost_usd: float | None = None  # None: the stage can't cost money
     measured: dict[str, float] = {}

@@ -103,10 +103,11 @@ def init(
 
 def split_by_novelty(queries: "Sequence[OwnQuery]", test: float, seed: int) -> "list[Label]":
     """Give each query a split; return the labels of the novel splits."""
+    from penumbra.tasks.data.rows import is_text
     from penumbra.tasks.text.compositions import novel_splits
     from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 
-    texts = [query.query if isinstance(query.query, str) else "" for query in queries]
+    texts = [query.query if is_text(query.query) else "" for query in queries]
     parsed = list(tag_texts(texts, load_pipeline(SHIPPED_PIPELINE)))
     splits = novel_splits([query.vid for query in queries], parsed, test, seed)
     for query, (split, _) in zip(queries, splits, strict=True):

@@ -132,7 +132,7 @@ def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label
         label_of = {id(query): label for query, label in zip(queries, labels, strict=True)}
         texts = {CG_FILES[split]: _compositional(split, own, label_of) for split, own in splits.items()}
     there = {path.name for path in folder.glob("*.json*")}
-    if there != texts.keys() or any((folder / file).read_bytes() != text.encode() for file, text in texts.items()):
+    if there != texts.keys() or any((folder / file).read_bytes() != _encoded(text) for file, text in texts.items()):
         if there and not force:
             raise DatasetError(f"{folder} holds {min(there)} already: choose another name, or replace it with --force")
         if others := there - WRITTEN:
@@ -177,8 +177,12 @@ def _write(folder: Path, texts: Mapping[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         draft = folder / f".{name}.part"
-        draft.write_text(text, encoding="utf-8")
+        draft.write_bytes(_encoded(text))
         draft.replace(folder / name)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")  # half of a surrogate pair as JSON escapes it; its row is rejected
 
 
 def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict[str, str]:

@@ -19,6 +19,7 @@ from penumbra.tasks.data.dataset import DatasetError, json_object, start_of, who
 
 Row = dict[str, Any]
 LONGEST_CELL = 10_000_000  # characters
+MOST_COLUMNS = 1_000  # an empty cell takes one byte of CSV, and fifty in Python
 LARGEST_PARQUET = 500_000_000  # bytes that a file may unpack to: one of 600 kB can hold 30 million equal rows
 ROW_BYTES, VALUE_BYTES = 100, 8  # the least that a row and a value take in Python
 KINDS = ".csv, .tsv, .jsonl or .parquet"
@@ -86,6 +87,8 @@ def _delimited(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
         reader = csv.reader(stream, delimiter=delimiter, strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
+            if len(header) > MOST_COLUMNS:
+                raise ValueError(f"line 1 names {len(header):,} columns, and {MOST_COLUMNS:,} are the most")
             if len(set(header)) < len(header):
                 raise ValueError("line 1 names a column twice")
             for fields in reader:

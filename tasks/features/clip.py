@@ -124,17 +124,22 @@ def load(clip: Clip, on_cpu: bool = False) -> Encoder:
         if kind != "clip":
             raise FeatureError(f"{name} is a {kind} model and no CLIP: name a CLIP of transformers")
         options: dict[str, Any] = {"local_files_only": local, "use_safetensors": True, "dtype": torch.float32}
-        model: Any = CLIPModel.from_pretrained(origin, **options)
+        loaded: Any = CLIPModel.from_pretrained(origin, output_loading_info=True, **options)
+        model, report = loaded
+        if lacking := len(report["missing_keys"]):  # transformers would use random numbers in their place
+            raise not_loaded(name, f"it lacks {lacking} of its weights")
         if model.config.vision_config.num_channels % CHANNELS:
             raise FeatureError(f"{name} takes pictures whose number of channels is no multiple of {CHANNELS}")
         tokenizer = CLIPTokenizer.from_pretrained(origin, local_files_only=local)
         read: Any = CLIPImageProcessorPil.from_pretrained(origin, local_files_only=local)
-    except (OSError, ValueError) as error:
+        size = (read.size.shortest_edge,) if read.size.shortest_edge else (read.size.height, read.size.width)
+        crop = (read.crop_size.height, read.crop_size.width) if read.do_center_crop else None
+        resizing = Resizing(size, crop, int(read.resample))
+        numbers = read.rescale_factor, tuple(read.image_mean), tuple(read.image_std)
+    except FeatureError:
+        raise
+    except Exception as error:  # a wrong value in a configuration fails where it is first used
         raise not_loaded(name, type(error).__name__) from None
-    size = (read.size.shortest_edge,) if read.size.shortest_edge else (read.size.height, read.size.width)
-    crop = (read.crop_size.height, read.crop_size.width) if read.do_center_crop else None
-    resizing = Resizing(size, crop, int(read.resample))
-    numbers = read.rescale_factor, tuple(read.image_mean), tuple(read.image_std)
     target = torch.device("cpu") if on_cpu else device_of()
     if attention := attention_implementation(target):
         model.set_attn_implementation(attention)

@@ -18,7 +18,8 @@ from penumbra.tasks.data.tables import READERS, Row, Unreadable, parquet_rows
 
 SHINE = "recomposed_queries"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
-CELL, FORMULA = r"(?:(?<=[;\t])|^)", r"(?='*[=+\-@\t\r\n＝＋－＠])"  # where a spreadsheet begins a cell, and runs it
+CELL = r"(?:(?<=[;\t\r\n])|^)"  # where a spreadsheet begins a cell
+FORMULA = r"""(?=["']*[=+\-@\t\r\n＝＋－＠])"""  # and runs it: CSV doubles a quote, and for it ;""=1 is a cell =1
 FORMS = (
     "give SHINE's JSON lines (qid, query, recomposed_queries), or qid, level, query and negative: as JSON lines, an "
     "object on each line, as .csv or .tsv with a header, or as .parquet; in UTF-8"

@@ -25,6 +25,7 @@ from penumbra.tasks.stage import build
 from penumbra.tasks.text.embeddings import Encoding
 
 SHOWN = 100  # characters of a refused row
+LARGEST = 100_000_000  # bytes of a review, of some hundred thousand verdicts
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
@@ -82,7 +83,10 @@ def read_review(store: Store, path: Path, dataset: str) -> Review:
     """Return the review in a file; raise `ReviewError` if it is no review of these negatives."""
     save = f"save it again on the page that `penumbra browse {dataset}` writes"
     try:
-        content = path.read_bytes()
+        with path.open("rb") as stream:  # a device may have no end
+            content = stream.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ReviewError(f"{path} has more than {LARGEST / 1e6:g} MB, as no review has: {save}")
         lines = [(at, line) for at, line in enumerate(content.decode("utf-8-sig").split("\n"), 1) if line.strip()]
         header = Header.model_validate_json(lines[0][1] if lines else "")
     except OSError as error:

@@ -8,7 +8,7 @@ import pytest
 
 from penumbra.artifacts import files as files_module
 from penumbra.artifacts.errors import ArtifactError
-from penumbra.artifacts.files import Files, digests_of, file_digest
+from penumbra.artifacts.files import Files, digests_of, draft_of, file_digest
 
 
 @pytest.fixture(params=["a folder", "memory"])
@@ -49,6 +49,14 @@ def test_an_unwritable_root_is_reported_in_one_line(tmp_path: Path) -> None:
     for root in (tmp_path / "file", tmp_path / ("x" * 300)):
         with pytest.raises(ArtifactError, match=r"can't be written: .*PENUMBRA_ARTIFACTS names another folder"):
             Files(str(root)).write("a/b", b"new")
+
+
+def test_a_link_that_waits_where_a_draft_could_be_is_not_followed(tmp_path: Path) -> None:
+    for name in (f".out.csv.{os.getpid()}", ".out.csv"):
+        (tmp_path / name).symlink_to(tmp_path / "victim")
+    with draft_of(tmp_path / "out.csv") as draft:
+        draft.write_text("new")
+    assert ((tmp_path / "out.csv").read_text(), (tmp_path / "victim").exists()) == ("new", False)
 
 
 def old(path: Path, text: str) -> Path:

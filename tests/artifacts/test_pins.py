@@ -127,7 +127,7 @@ def test_a_wrong_pin_is_one_line(made: list[Artifact], words: list[str], message
 
 def test_a_damaged_pin_is_named(made: list[Artifact], store: Store) -> None:
     said("artifacts", "pin", "mine/negatives", made[0].key)
-    for content in (b"rubbish", b"[1]", b'{"key": "../../x"}', b"{}"):
+    for content in (b"rubbish", b"[1]", b'{"key": "../../x"}', b"{}", b"[" * 100_000):
         (Path(store.root) / ".pins/mine/negatives/release.json").write_bytes(content)
         with pytest.raises(ArtifactError, match=r"release.json is damaged: pin the artifact again"):
             store.pins()

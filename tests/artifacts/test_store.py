@@ -270,7 +270,7 @@ def test_an_unreachable_store_is_reported_without_secrets(monkeypatch: pytest.Mo
     store = Store("memory://geheim@host/folder")
 
     def refuse(*_: object) -> None:
-        raise OSError("no answer from http://me:geheim@host/folder?signature=geheim at all")
+        raise OSError("no answer from http://me:ge heim@host/folder?signature=geheim at all")
 
     monkeypatch.setattr(store.files.filesystem, "glob", refuse)
     with pytest.raises(ArtifactError) as error:
@@ -282,10 +282,10 @@ def test_an_unreachable_store_is_reported_without_secrets(monkeypatch: pytest.Mo
 
 
 def test_a_password_in_the_root_is_refused_as_artifacts_name_their_root() -> None:
-    for password in ("geheim", "ge/heim"):
+    for secret in ("me:geheim@host/folder", "me:ge/heim@host/folder", "me:ge heim@host", "host?key=ge@heim"):
         with pytest.raises(ArtifactError, match=r"leave it out and set FSSPEC_SFTP_USERNAME and FSSPEC_") as error:
-            Store(f"sftp://me:{password}@host/folder")
-        assert str(error.value).startswith("sftp://host/folder ")
+            Store(f"sftp://{secret}")
+        assert str(error.value).startswith("sftp://… is given with a password or a query")
 
 
 def test_a_key_prefix_must_match_exactly_one_artifact(store: Store) -> None:

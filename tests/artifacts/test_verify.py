@@ -46,6 +46,7 @@ MUTATIONS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a folder that is a link": (REFUSED, lambda path: move_and_link(path.parent), "is a link"),
     "a manifest damaged": (MANIFEST, lambda path: path.write_text("{"), "is damaged"),
     "a manifest edited": (MANIFEST, lambda path: edit(path, '"rows": 8', '"rows": 9'), "was edited"),
+    "a time without its zone": (MANIFEST, lambda path: edit(path, '("ended": "[^"]+)Z"', r'\1"'), "is damaged"),
     "a seal emptied": (
         MANIFEST,
         lambda path: edit(path, '(?s)"sha256": "[0-9a-f]+"(?=\n})', '"sha256": ""'),

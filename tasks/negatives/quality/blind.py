@@ -76,7 +76,10 @@ def score_sheet(sheet: Path) -> tuple[Table, list[str]]:
     """
     try:
         key = pd.DataFrame(json.loads(key_file(sheet).read_bytes())).set_index("id")[["origin", "level", *TEXTS]]
-    except (OSError, ValueError, KeyError, TypeError):
+        key = key.astype({"origin": str, "level": int})
+        if not key.index.is_unique:
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise NegativesError(
             f"{key_file(sheet)} is not the key of {sheet.name}: put the original next to the sheet"
         ) from None

@@ -90,6 +90,16 @@ def test_init_accounts_for_every_row_of_a_dirty_table(tmp_path: Path, novel: lis
     assert not any(character in written for character in ("\\u200b", "\u200b", "\\u0007", "\u202e"))
 
 
+@pytest.mark.parametrize("novel", [[], ["--novel"]])
+def test_half_a_surrogate_pair_costs_its_row_alone(tmp_path: Path, novel: list[str]) -> None:
+    rows = [*ROWS, {**ROWS[0], "text": "a \ud800 person opens it."}, {**ROWS[1], "clip": "\ud800"}]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for _ in range(2):  # the same rows again
+        output = " ".join(printed("init", "mine", "--from", str(tmp_path / "own.jsonl"), *novel).split())
+    assert "query is no valid Unicode text │ 1 │ own.jsonl:5" in output
+    assert "own.jsonl:6" in output, "video id is rejected, too"
+
+
 def test_check_loads_no_prefect_and_no_torch(tmp_path: Path) -> None:
     printed("init", "mine", "--from", table(tmp_path))
     python(

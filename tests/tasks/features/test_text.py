@@ -1,7 +1,9 @@
 """Which texts get features, which positions are kept, and that features do not depend on the other texts of a batch."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.features.clip import Clip, load
+from penumbra.tasks.features.clip import FOLDER, Clip, load
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.text import TextFeatures, Texts, chosen_negatives, judging_texts, load_text_encoder
 from penumbra.tasks.stage import build as build_stage
@@ -18,6 +20,7 @@ from penumbra.tasks.text.embeddings import Encoding, encode
 from tests.rows import annotation, build, negative
 
 TINY = Clip(encoder="tiny-clip")
+Row = dict[str, Any]
 
 
 def negatives(store: Store, texts: list[str], number: int = 1) -> Artifact:
@@ -65,6 +68,26 @@ def test_an_unusable_encoder_has_a_message_of_one_line(tmp_path: object) -> None
         with pytest.raises(FeatureError, match="can't be loaded") as caught:
             load(Clip(encoder=encoder))
         assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"num_hidden_layers": 9}, "it lacks [0-9]+ of its weights"),  # random numbers would take their place
+        ({"hidden_act": "no-such"}, "KeyError"),
+        ({"intermediate_size": 96}, "RuntimeError"),
+        ({"hidden_size": "x"}, "Strict"),
+        ({"patch_size": 0}, "ZeroDivisionError"),
+    ],
+)
+def test_a_clip_that_does_not_fit_its_configuration_is_one_line(tmp_path: Path, changes: Row, reason: str) -> None:
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "clip"))
+    config = json.loads((folder / "config.json").read_text())
+    config["vision_config"] |= changes
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FeatureError, match=rf"can't be loaded \({reason}") as caught:
+        load(Clip(encoder=str(folder)))
+    assert "\n" not in str(caught.value)
 
 
 def test_any_text_encoder_of_sentence_transformers() -> None:

@@ -1,5 +1,7 @@
 """Files of others' negatives: every form and every fault, by row."""
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from penumbra.tasks.negatives.files import NegativesError, inert, not_inert, rea
 SHINE = {"qid": "q", "query": "a person runs.", "recomposed_queries": ["a person sits.", "a dog sits.", "a dog eats."]}
 ONE = {"qid": "q", "level": 1, "query": "a person runs.", "negative": "a person sits."}
 LACKS = "row lacks its qid, its level or its negative"
-FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "'=1", "''+1", '=cmd|" /C calc"!A0']
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "'=1", "''+1", '"=1', '=cmd|" /C calc"!A0']
 
 
 def written(folder: Path, content: bytes | str, name: str = "negatives.jsonl") -> Path:
@@ -116,4 +118,9 @@ def test_no_cell_of_csv_is_a_formula_and_each_is_read_back(text: str) -> None:
     assert (inert(text) == text) is (text not in FORMULAS)
     spread = f"a person sits;{text};x"  # where a semicolon ends a cell
     assert not_inert(inert(spread)) == spread
-    assert not inert(spread).split(";")[1].startswith(("=", "+", "-", "@", "\t", "\r", "＝"))
+    file = io.StringIO(newline="")
+    csv.writer(file).writerow(["q1", inert(spread)])
+    for delimiter in ",;\t":
+        file.seek(0)
+        for cells in csv.reader(file, delimiter=delimiter):
+            assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r", "＝"))]

@@ -13,6 +13,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives import reviewing
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.negatives.reviewing import ReviewError, next_negatives
@@ -219,10 +220,14 @@ def test_a_row_that_is_no_verdict_is_refused_with_its_place_and_reason_alone(bui
         ('{"dataset":"corner","stage":"negatives","key":"../x","reviewer":"a"}', r"'corner/negatives/\.\./x', but"),
         ('{"dataset":"corner","stage":"negatives","key":"KEY","reviewer":" "}', "reviewer String should have at least"),
         ("\udcff", "bad.jsonl is no UTF-8 text"),
+        ("HEADER" + "\n" * 1_000, "bad.jsonl has more than 0.001 MB, as no review has: save it again"),
         (None, "bad.jsonl can't be read .No such file or directory"),
     ],
 )
-def test_a_file_that_is_no_review_is_one_line_and_not_taken(built: Artifact, content: str | None, message: str) -> None:
+def test_a_file_that_is_no_review_is_one_line_and_not_taken(
+    built: Artifact, content: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviewing, "LARGEST", 1_000)
     header = json.dumps({"dataset": "corner", "stage": "negatives", "key": built.key, "reviewer": "ann"})
     if content is not None:
         text = content.replace("HEADER", header).replace("KEY", built.key)

@@ -61,6 +61,11 @@ def fill(sheet: Path, change: Callable[[Row], object], delimiter: str = ",", enc
     sheet.write_bytes(lines.getvalue().encode(encoding))
 
 
+def change_key(sheet: Path, **changes: object) -> None:
+    first, second, *rest = json.loads(key_file(sheet).read_text())
+    key_file(sheet).write_text(json.dumps([first, second | changes, *rest]))
+
+
 def natural_where_flat(row: Row) -> None:
     row["natural"] = "Y " if row["negative"].startswith("flat") else "n"
 
@@ -118,6 +123,10 @@ def test_a_sheet_is_scored_by_origin_and_level(sheet: Path, origins: list[str], 
         (lambda sheet: key_file(sheet).unlink(), "put the original next to the sheet"),
         (lambda sheet: key_file(sheet).write_text("{}"), "put the original next to the sheet"),
         (lambda sheet: key_file(sheet).write_text('[{"id": 1}]'), "put the original next to the sheet"),
+        (lambda sheet: key_file(sheet).write_text("[" * 100_000), "put the original next to the sheet"),
+        (lambda sheet: change_key(sheet, id="1"), "put the original next to the sheet"),
+        (lambda sheet: change_key(sheet, level=[1]), "put the original next to the sheet"),
+        (lambda sheet: change_key(sheet, level=10**30), "put the original next to the sheet"),
         (lambda sheet: sheet.write_bytes(sheet.read_bytes() + b"\xff"), "save it as CSV in UTF-8"),
         (lambda sheet: sheet.write_text(sheet.read_text() + 'x,"open'), "can't be read"),
     ],
