@@ -1,7 +1,8 @@
 """The words that provider `llama` considers for a slot, and what they go with."""
 
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from math import log
 from typing import Any, NamedTuple
@@ -88,16 +89,13 @@ class Context:
     """What goes with what: the relations of the data set and of captions, and WordNet's terms ("soy sauce")."""
 
     def __init__(self, queries: Iterable[Tokens]) -> None:
-        # preferences for lemmas by place and rest of a relation
-        self.attested = defaultdict[tuple[Any, ...], dict[str, float]](dict)
         seen = Counter(chain.from_iterable(map(relations, queries)))
-        for relation in chain(caption_relations(), seen):
-            for place in PLACES:
-                self.attested[_around(relation, place)][relation[place]] = ATTESTED
+        self.captions, self.attested = _attested_by_captions(), _attested(seen)
         for relation, count in Preferences(seen).counts.items():
             for place in PLACES if count > 1 else ():
-                lemmas = self.attested[_around(relation, place)]
-                lemmas[relation[place]] = lemmas.get(relation[place], 0.0) + FREQUENT * min(log(count), 2.0)
+                key, lemma = _around(relation, place), relation[place]
+                lemmas, others = self.attested[key], self.captions.get(key, {})
+                lemmas[lemma] = lemmas.get(lemma, others.get(lemma, 0.0)) + FREQUENT * min(log(count), 2.0)
         self.before, self.after = wordnet.terms(), defaultdict[str, set[str]](set)
         for noun, modifiers in self.before.items():
             for modifier in modifiers:
@@ -118,7 +116,8 @@ class Context:
             if at in edge:
                 case = lemmas[edge.preposition] if edge.preposition >= 0 else ""
                 relation = Relation(lemmas[edge.head], edge.kind, case, lemmas[edge.dependent])
-                found.append(self.attested.get(_around(relation, edge.index(at)), {}))
+                key = _around(relation, edge.index(at))
+                found.append(ChainMap(*(it[key] for it in (self.attested, self.captions) if key in it)))
         return [lemmas for lemmas in found if lemmas]
 
     def in_terms(self, tokens: Tokens, words: Mapping[int, str], at: int) -> Collection[str]:
@@ -132,6 +131,20 @@ class Context:
         if at and tokens[at - 1]["dep"] == "compound" and tokens[at - 1]["head"] == at:
             return self.after.get(word(at - 1), ())
         return ()
+
+
+def _attested(several: Iterable[Relation]) -> defaultdict[tuple[Any, ...], dict[str, float]]:
+    """Return the preferences for lemmas by place and rest of a relation."""
+    found = defaultdict[tuple[Any, ...], dict[str, float]](dict)
+    for relation in several:
+        for place in PLACES:
+            found[_around(relation, place)][relation[place]] = ATTESTED
+    return found
+
+
+@cache
+def _attested_by_captions() -> defaultdict[tuple[Any, ...], dict[str, float]]:
+    return _attested(caption_relations())
 
 
 def _around(relation: Relation, place: int) -> tuple[Any, ...]:
