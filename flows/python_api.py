@@ -2,7 +2,6 @@
 
 import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from prefect.settings import PREFECT_API_URL
 
 from penumbra.artifacts.locations import data_folder
-from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.console import SafeConsole, bars_on
@@ -19,6 +17,7 @@ from penumbra.flows.local_run import prepare, run_flow
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.queries import write_queries
 from penumbra.tasks.negatives.parameters import Negatives, NegativesParameters
+from penumbra.tasks.negatives.report import outcome_line
 from penumbra.tasks.progress import bars_shown, warnings_only
 from penumbra.tasks.stage import FEW_ROWS, IS_THERE, Parameters, planning, without_prefect
 
@@ -75,7 +74,6 @@ def with_rejected(made: Negatives) -> "pd.DataFrame":
     frame = store.frame(made.negatives)
     frame.attrs["rejected"] = refused = list(store.rows(made.rejected))
     if refused:
-        reason, times = Counter(row["reason"] for row in refused).most_common(1)[0]
-        text = f"{counted(len(refused), 'rejection')}, {times:,} of them: {reason}; attrs['rejected'] has each"
-        warnings.warn(text, stacklevel=3)
+        outcome = outcome_line(store, made).replace(" (the table `rejected` has each)", "")
+        warnings.warn(f"{outcome}; attrs['rejected'] has each", stacklevel=3)
     return frame

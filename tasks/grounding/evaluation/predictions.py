@@ -308,7 +308,8 @@ def read_calibrator(calibration: Artifact) -> tuple[Calibrator | None, str]:
     below = f"not in the video below {values[THRESHOLD]:.2f}"
     answer = "every sentence gets windows, as that may be chance" if is_chance else below
     trained = "" if HEAD in names else "; no existence head was trained"
-    return replace(calibrator, is_chance=is_chance), (
+    # what rejects nothing is evaluated as rejecting nothing
+    return replace(calibrator, is_chance=is_chance, threshold=0.0 if is_chance else calibrator.threshold), (
         f"existence is calibrated on {counted(true, 'validation query')} from {' and '.join(names)}{trained}: "
         f"AUROC {values[AREA]:.3f}, {answer}"
     )
