@@ -25,7 +25,6 @@ from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.grounding.runs import all_runs
 from tests import tiny_llama
 from tests.films import film
-from tests.hosted import PRICE
 from tests.protocol_server import ProtocolServer
 from tests.rows import first_videos
 
@@ -167,12 +166,8 @@ def test_the_readme_works_as_it_is_written(here: Path) -> None:
 def public(folder: Path, monkeypatch: pytest.MonkeyPatch, server: ProtocolServer) -> None:
     """Make the data sets that the guides name of the first scenes."""
     counts = {"train": 25, "test_trivial": 4, "novel_composition": 4, "novel_word": 4}
-    hosted: dict[str, Any] = {
-        "openai": {"price": PRICE},
-        "gemini": {"price": PRICE},
-        "llama": {"model": str(tiny_llama.build(folder / "llama"))},
-    }
-    settings = {**SMALL, "build-negatives": {**SMALL["build-negatives"], "filling": hosted}}
+    llama = {"llama": {"model": str(tiny_llama.build(folder / "llama"))}}
+    settings = {**SMALL, "build-negatives": {**SMALL["build-negatives"], "filling": llama}}
     for name in ("charades-cg", "charades-sta", "scenes"):
         of = first_videos(folder / "datasets" / name, **counts)
         (of / "videos").symlink_to(SHIPPED / "videos")
