@@ -150,7 +150,8 @@ def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any
         if not video or not Path(video).resolve().is_relative_to(folder.resolve()):
             raise gradio.Error("Choose a video file first.", print_exception=False)
         if len(sentence) > LONGEST_SENTENCE or check_query(sentence):  # a request need not keep to the page's limit
-            raise gradio.Error("Write an English sentence of at most 500 characters.", print_exception=False)
+            reason = f"Write an English sentence of at most {LONGEST_SENTENCE} characters."
+            raise gradio.Error(reason, print_exception=False)
         try:
             return show(run, Path(video), sentence)
         except PenumbraError as error:

@@ -1,7 +1,7 @@
 """Stage `embeddings`: a SentenceBERT vector for each distinct training query of a part, or query of other splits.
 
-Two later stages compare queries by these vectors (`negatives`, `in_video_negatives`). The texts of a
-part are always encoded in the same batches, so a resumed run gives the same bytes.
+Two later stages compare queries by these vectors (`negatives`, `in_video_negatives`). The texts of a part are always
+encoded in the same batches, so a resumed run gives the same bytes.
 """
 
 import importlib.util

@@ -18,6 +18,7 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.flows.local_run import prepare
 from penumbra.flows.parameters import (
+    HOSTED,
     deployment_parameters,
     parameters_in,
     parameters_of,
@@ -27,6 +28,7 @@ from penumbra.flows.parameters import (
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.presets import FEW, preset_for, presets, with_preset
+from penumbra.tasks.negatives.providers.settings import PROVIDERS, HostedSettings
 from tests.terminal import printed, python, refusal
 
 pytestmark = pytest.mark.slow
@@ -290,3 +292,7 @@ def test_prefects_own_log_lines_are_cleaned() -> None:
     assert "model \N{REPLACEMENT CHARACTER}31m" in said
     assert "ValueError" in said
     assert not CONTROLS.search(said)
+
+
+def test_providers_that_a_data_set_s_own_file_may_not_name_are_the_hosted_ones() -> None:
+    assert {*HOSTED} == {name for name, settings in PROVIDERS.items() if issubclass(settings, HostedSettings)}

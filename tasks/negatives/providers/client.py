@@ -195,13 +195,12 @@ class Client:
             answer = await asyncio.wait_for(self.service.send(payload), 2 * hosted.TIMEOUT)
             cost = answer.cost_usd or most  # some servers count no tokens
             return answer
-        except TimeoutError:  # the timeout of the library holds for each piece of an answer
-            self.statistics.lost_usd += most
-            raise ServiceError("answer comes too slowly", "retry", is_free=False) from None
-        except ServiceError as error:
-            cost = 0.0 if error.is_free else most
+        except (ServiceError, TimeoutError) as error:  # a library's own timeout holds for each piece of an answer
+            slow = ServiceError("answer comes too slowly", "retry", is_free=False)
+            lost = error if isinstance(error, ServiceError) else slow
+            cost = 0.0 if lost.is_free else most
             self.statistics.lost_usd += cost
-            raise
+            raise lost from None
         finally:
             self.budget.charge(most, cost)
 

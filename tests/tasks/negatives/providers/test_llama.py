@@ -216,6 +216,7 @@ def test_the_default_depends_on_the_number_of_queries_and_on_the_model(
         assert with_provider(Filling(), dataset).providers == [provider]
     assert line in caplog.text
     assert with_provider(Filling(providers=["random"]), dataset).providers == ["random"]
+    assert f"fewer than {FEW:,} training queries" in str(Masking.model_fields["primitives"].description)
     order = NOUNS_FIRST if queries < FEW else None
     assert with_order(Masking(), Filling(providers=["llama"]), dataset).primitives == order
     assert with_order(Masking(), Filling(providers=["corpus"]), dataset).primitives is None
