@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # tokens that go through the model at once: 1 or 4 GB of next-token scores with Llama 3's vocabulary
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 TOTALLED = {"cpu": 16, "cuda": 1024}  # nodes whose scores are summed at once: as many as fit a CPU's cache
-ROW_TOKENS = 96  # after which a new row begins: texts share more in longer rows, but attend over them
+ROW_TOKENS = 96  # of a row before its last text: texts share more in longer rows, but attend over them
 
 Scores = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -167,26 +168,31 @@ class LanguageModel:
     def _read(self, asked: Sequence[tuple[list[int], Numbers, Numbers]], of_nodes: OfNodes) -> list[Scores]:
         """Return what `of_nodes` gives for tokens after the text's first n tokens: (text, n, token) each.
 
-        A row takes texts until it has `ROW_TOKENS` nodes, in the order of their tokens, so that texts that begin alike
-        share a row. The longest rows come first.
+        Rows take texts in the order of their tokens, so that texts that begin alike share a row, and are about equally
+        long, at most `ROW_TOKENS` nodes and a text: shorter ones would be padded. The longest come first.
         """
         import torch
 
+        texts = sorted((text[: counts.max(initial=0)], i) for i, (text, counts, _) in enumerate(asked))
+        whole = Row()
+        for text, i in texts:
+            whole.add(i, text)
+        length = len(whole) / ceil(len(whole) / ROW_TOKENS)
         left = list[Row]()
-        for text, i in sorted((text[: counts.max(initial=0)], i) for i, (text, counts, _) in enumerate(asked)):
-            if not left or len(left[-1]) >= ROW_TOKENS:
+        for text, i in texts:
+            if not left or len(left[-1]) >= length:
                 left.append(Row())
             left[-1].add(i, text)
         left.sort(key=len, reverse=True)
         scores: list[Scores] = [np.zeros(0)] * len(asked)
         while left:
             batch = left[: max(1, self.batch_tokens // len(left[0]))]
-            texts = [i for row in batch for i in row.paths]
+            numbers = [i for row in batch for i in row.paths]
             starts = np.arange(len(batch)) * len(batch[0])
             nodes = [
                 start + row.paths[i][asked[i][1]] for start, row in zip(starts, batch, strict=True) for i in row.paths
             ]
-            tokens = [asked[i][2] for i in texts]
+            tokens = [asked[i][2] for i in numbers]
             try:
                 with torch.inference_mode():
                     values = of_nodes(batch, np.concatenate(nodes), np.concatenate(tokens))
@@ -195,7 +201,7 @@ class LanguageModel:
                     raise PenumbraError(f"{self.device} has too little memory for one sentence") from None
                 self.batch_tokens //= 2
                 continue
-            for i, own in zip(texts, np.split(values, np.cumsum([*map(len, tokens)])[:-1]), strict=True):
+            for i, own in zip(numbers, np.split(values, np.cumsum([*map(len, tokens)])[:-1]), strict=True):
                 scores[i] = own
             del left[: len(batch)]
         return scores

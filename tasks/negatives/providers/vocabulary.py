@@ -2,7 +2,7 @@
 
 from collections import ChainMap, Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from math import log
 from typing import Any, NamedTuple
@@ -43,15 +43,10 @@ class Vocabulary:
 
     def __init__(self, dictionary: Dictionary, model: LanguageModel, is_open: bool) -> None:
         self.dictionary, self.model = dictionary, model
-        self.english: dict[tuple[str, str], list[str]] = {}
-        for token in sorted(model.tokenizer.get_vocab()) if is_open else ():
-            word = token[1:]
-            if token[:1] in "Ġ▁" and word.isascii() and word.isalpha() and word.islower():  # a blank and a word
-                for form in wordnet.forms(word):
-                    self.english.setdefault(form, []).append(word)
+        self.english = _english(model.tokenizer) if is_open else {}
         self._texts: dict[Any, list[str]] = {}
         self._words: dict[tuple[Any, bool], Words] = {}
-        self._tokens: dict[str, tuple[int, int]] = {}
+        self._tokens = _tokens_seen(model.tokenizer)
 
     def texts(self, slot: Slot) -> list[str]:
         """Return the words that a slot may take, those of the dictionary first; a subject's slot takes no others."""
@@ -68,7 +63,8 @@ class Vocabulary:
         if key not in self._words:
             texts, offer = self.texts(slot), slot.choice(self.dictionary).offer
             # a blank belongs to the token of the word that follows it
-            first, tokens = self._first_tokens([f"{' ' * left.endswith(' ')}{slot.surface(word)}" for word in texts])
+            blank = " " * left.endswith(" ")
+            first, tokens = self._first_tokens([f"{blank}{slot.surface(word)}" for word in texts])
             missing, _ = self._first_tokens([f" {word.lower()}" for word in texts])
             known = np.array([word in offer.places for word in texts], np.bool_)
             lemmas, places = [wordnet.lemma(word, slot.primitive) for word in texts], defaultdict[str, list[int]](list)
@@ -96,10 +92,7 @@ class Context:
                 key, lemma = _around(relation, place), relation[place]
                 lemmas, others = self.attested[key], self.captions.get(key, {})
                 lemmas[lemma] = lemmas.get(lemma, others.get(lemma, 0.0)) + FREQUENT * min(log(count), 2.0)
-        self.before, self.after = wordnet.terms(), defaultdict[str, set[str]](set)
-        for noun, modifiers in self.before.items():
-            for modifier in modifiers:
-                self.after[modifier].add(noun)
+        self.before, self.after = wordnet.terms(), _nouns_after()
 
     def relations(
         self, tokens: Tokens, edges: Sequence[Edge], words: Mapping[int, str], at: int
@@ -131,6 +124,34 @@ class Context:
         if at and tokens[at - 1]["dep"] == "compound" and tokens[at - 1]["head"] == at:
             return self.after.get(word(at - 1), ())
         return ()
+
+
+@lru_cache(maxsize=1)
+def _english(tokenizer: Any) -> dict[tuple[str, str], list[str]]:
+    """Return the English words that are one token after a blank, by primitive and fine tag."""
+    words: dict[tuple[str, str], list[str]] = {}
+    for token in sorted(tokenizer.get_vocab()):
+        word = token[1:]
+        if token[:1] in "Ġ▁" and word.isascii() and word.isalpha() and word.islower():  # a blank and a word
+            for form in wordnet.forms(word):
+                words.setdefault(form, []).append(word)
+    return words
+
+
+@lru_cache(maxsize=1)
+def _tokens_seen(tokenizer: Any) -> dict[str, tuple[int, int]]:
+    """Return the first token and the number of tokens of each text that `Vocabulary` has asked for in this process."""
+    return {}
+
+
+@cache
+def _nouns_after() -> Mapping[str, Collection[str]]:
+    """Return the nouns that stand after a modifier in WordNet's terms, by the modifier."""
+    nouns = defaultdict[str, set[str]](set)
+    for noun, modifiers in wordnet.terms().items():
+        for modifier in modifiers:
+            nouns[modifier].add(noun)
+    return nouns
 
 
 def _attested(several: Iterable[Relation]) -> defaultdict[tuple[Any, ...], dict[str, float]]:
