@@ -63,7 +63,9 @@ CONSIDERED = 200  # likeliest words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
 PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
-IMPLAUSIBLE = 0.0  # the least plausibility (log-odds) of a filled sentence
+# The least plausibility (log-odds) of a filled sentence, by level. Of the fills that were read, three in five near the
+# limit were natural; at higher levels more words may not go together.
+IMPLAUSIBLE = (-0.5, 0.5, 0.5)
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
@@ -145,11 +147,11 @@ class LlamaProvider(Provider):
             if choice:
                 children[id(beam)] += beam.children(state, turn, words, *changes[choice])
         if self.language_model.has_plausibility:
-            self._keep_plausible([beam for beam in beams if beam.turns[turn].is_last], children)
+            self._keep_plausible([beam for beam in beams if beam.turns[turn].is_last], children, turn)
         for beam in beams:
             beam.select(turn, children[id(beam)], self.temperature, self.seed)
 
-    def _keep_plausible(self, beams: Sequence["Beam"], children: dict[int, list["State"]]) -> None:
+    def _keep_plausible(self, beams: Sequence["Beam"], children: dict[int, list["State"]], turn: int) -> None:
         """Leave out the implausible fillings at the end of a level, and let the plausibility of the others count."""
         best = [nlargest(READ, children[id(beam)], key=lambda child: child.rank) for beam in beams]
         texts = [
@@ -163,7 +165,7 @@ class LlamaProvider(Provider):
             children[id(beam)] = [
                 replace(child, plausibility=PLAUSIBLE * (value - query))
                 for child, value in pairs
-                if value >= IMPLAUSIBLE
+                if value >= IMPLAUSIBLE[beam.turns[turn].level - 1]
             ]
 
     def _propose(self, states: Sequence[tuple["Beam", "State"]], turn: int) -> list[dict[str, float]]:

@@ -140,7 +140,7 @@ def test_the_same_seed_gives_the_same_fills_in_any_company(folder: Path) -> None
 def test_without_the_adapter_all_fillings_are_drawn_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fills = [*provider(folder).fill(QUERIES, 16)]
     monkeypatch.setattr(provider_module, "READ", 1)
-    monkeypatch.setattr(provider_module, "IMPLAUSIBLE", inf)
+    monkeypatch.setattr(provider_module, "IMPLAUSIBLE", (inf, inf, inf))
     assert [*provider(folder).fill(QUERIES, 16)] == fills
 
 
@@ -280,7 +280,9 @@ def test_plausible_sentences_are_preferred_and_others_are_left_out(monkeypatch: 
         texts = [f"a cook {verb} the {noun} into a small {place}" for verb, noun, place in filled]
         means.append(np.mean(real.language_model.plausibilities(texts)))
     assert means[0] < means[1]
-    monkeypatch.setattr(provider_module, "IMPLAUSIBLE", inf)
+    monkeypatch.setattr(provider_module, "IMPLAUSIBLE", (-inf, inf, inf))
+    assert {fill.level for fill in real.fill([query], 4) if not fill.problem} == {1}
+    monkeypatch.setattr(provider_module, "IMPLAUSIBLE", (inf, inf, inf))
     assert {fill.problem for fill in real.fill([query], 4)} == {"no other word for 'ladles' reads naturally"}
 
 
