@@ -1,5 +1,6 @@
 """`penumbra init`, `penumbra check` and `penumbra fetch`: data sets of one's own, and public ones."""
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the data set of this name.")] = False,
 ) -> None:
     """Make a data set of a table: columns are found by their usual names, or given. Ends with `penumbra check`."""
-    from penumbra.artifacts.locations import PROJECT, data_folder
+    from penumbra.artifacts.locations import data_folder
     from penumbra.artifacts.markdown import truncated
     from penumbra.flows.parameters import OWN_FILE
     from penumbra.tasks.data.dataset import SHIPPED, DatasetError
@@ -95,10 +96,19 @@ def init(
     dataset = write_dataset(name, queries, labels, force)
     own_file = folder / OWN_FILE
     if not own_file.exists():
-        template = (PROJECT / "flows" / "own_parameters.yaml").read_text(encoding="utf-8")
-        own_file.write_text(template.replace("NAME", name), encoding="utf-8")
+        own_file.write_text(own_parameters(name, folder, videos), encoding="utf-8")
     print_line(f"parameters of its runs: {own_file}")
     print_check(dataset)
+
+
+def own_parameters(name: str, folder: Path, videos: Path | None) -> str:
+    """Return the text of a data set's own parameters: comments, and the folder of its videos if it is another one."""
+    from penumbra.artifacts.locations import PROJECT
+
+    text = (PROJECT / "flows" / "own_parameters.yaml").read_text(encoding="utf-8").replace("NAME", name)
+    if videos:
+        text = text.replace("# videos.folder:", "videos.folder:")
+    return text.replace("VIDEOS", json.dumps(str((videos or folder / "videos").absolute())))
 
 
 def split_by_novelty(queries: "Sequence[OwnQuery]", test: float, seed: int) -> "list[Label]":

