@@ -23,6 +23,7 @@ from penumbra.tasks.stage import logger
 
 ACCOUNT = "account"  # the row with the USD spent and reserved by the last run that asked, and whether it has ended
 POLL = 0.05  # seconds between two attempts to reserve money
+REMEDY = "restore the folder from a copy, or set PENUMBRA_ANSWERS to another folder"
 NEVER = 1 << 62  # bytes: rows are never removed, nor kept in files of their own
 
 
@@ -46,10 +47,7 @@ class JSONText(diskcache.Disk):  # type: ignore[misc]
         if mode in (MODE_RAW, MODE_TEXT) and isinstance(value, str):
             with suppress(ValueError, RecursionError):
                 return json.loads(value)
-        raise PenumbraError(
-            f"{self._directory}: the cache of answers has a row that Penumbra did not write: restore the folder from a "
-            "copy, or set PENUMBRA_ANSWERS to another folder"
-        )
+        raise PenumbraError(f"{self._directory}: the cache of answers has a row that Penumbra did not write: {REMEDY}")
 
 
 class Answers:
@@ -61,10 +59,7 @@ class Answers:
         try:
             self._cache = diskcache.Cache(str(self.folder), disk=JSONText, **options)
         except (sqlite3.Error, OSError) as error:
-            raise PenumbraError(
-                f"{self.folder}: the cache of answers cannot be opened ({error}): restore the folder from a copy, or "
-                "set PENUMBRA_ANSWERS to another folder"
-            ) from None
+            raise PenumbraError(f"{self.folder}: the cache of answers cannot be opened ({error}): {REMEDY}") from None
 
     def get(self, name: str) -> Any:
         return self._cache.get(name, retry=True)

@@ -12,7 +12,7 @@ import re
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -91,53 +91,34 @@ def seconds_of(text: str) -> float | None:
     return None if math.isnan(seconds) else max(0.0, seconds)
 
 
-async def bound_answer(response: Any) -> None:
-    """Make reading a response of httpx fail if it is compressed or longer than `MOST_BYTES`."""
-    import httpx2
-
-    class Bounded(httpx2.AsyncByteStream):
-        def __init__(self, stream: Any) -> None:
-            self.stream = stream
-
-        async def aclose(self) -> None:
-            await self.stream.aclose()
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            left = MOST_BYTES
-            async for piece in self.stream:
-                left -= len(piece)
-                if left < 0:
-                    raise ValueError("answer is too long")
-                yield piece
-
+async def read_bounded(response: Any) -> None:
+    """Read a response of httpx; raise `ValueError` if it is compressed or longer than `MOST_BYTES`."""
     if response.headers.get("content-encoding", IDENTITY) != IDENTITY:
         raise ValueError("answer is compressed")
-    response.stream = Bounded(response.stream)
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise ValueError("answer is too long")
+    response._content = bytes(body)
 
 
-def bounded_adapter() -> Any:
-    """Return an adapter of requests that fails if an answer is compressed, longer than `MOST_BYTES` or too slow."""
+def read_bounded_in_time(response: Any, **_: Any) -> None:
+    """Do the same with a response of requests, and raise `requests.ConnectionError`, also if it comes too slowly."""
     import requests
     import urllib3
-    from requests.adapters import HTTPAdapter
 
-    class Bounded(HTTPAdapter):
-        def send(self, request: Any, *_: Any, **options: Any) -> Any:
-            request.headers["Accept-Encoding"] = IDENTITY
-            response, body, end = super().send(request, **options | {"stream": True}), b"", time.monotonic() + TIMEOUT
-            if response.headers.get("Content-Encoding", IDENTITY) != IDENTITY:
-                raise requests.ConnectionError("answer is compressed")
-            try:
-                while piece := response.raw.read1(MOST_BYTES):
-                    body += piece
-                    if len(body) > MOST_BYTES or time.monotonic() > end:
-                        raise requests.ConnectionError("answer is too long or too slow")
-            except urllib3.exceptions.HTTPError as error:
-                raise requests.ConnectionError(error) from None
-            response._content, response._content_consumed = body, True
-            return response
-
-    return Bounded(pool_connections=1, pool_maxsize=IN_FLIGHT)
+    if response.headers.get("Content-Encoding", IDENTITY) != IDENTITY:
+        raise requests.ConnectionError("answer is compressed")
+    body, end = bytearray(), time.monotonic() + TIMEOUT
+    try:
+        while piece := response.raw.read1(MOST_BYTES):
+            body += piece
+            if len(body) > MOST_BYTES or time.monotonic() > end:
+                raise requests.ConnectionError("answer is too long or too slow")
+    except urllib3.exceptions.HTTPError as error:
+        raise requests.ConnectionError(error) from None
+    response._content, response._content_consumed = bytes(body), True
 
 
 class Service(ABC):
@@ -218,8 +199,7 @@ class OpenAIService(Service):
         import openai
 
         limits = httpx2.Limits(max_connections=IN_FLIGHT, max_keepalive_connections=IN_FLIGHT)
-
-        hooks = {"response": [bound_answer]}
+        hooks = {"response": [read_bounded]}
         http = openai.DefaultAioHttpClient(limits=limits, timeout=TIMEOUT, follow_redirects=False, event_hooks=hooks)
         return openai.AsyncOpenAI(
             api_key=self.key,
@@ -327,15 +307,17 @@ class GeminiService(Service):
         """The library's model, with a connection for each request in flight."""
         genai, address = google_library(), self.settings.address
         from google.generativeai.client import get_default_generative_client
+        from requests.adapters import HTTPAdapter
 
         options = {"api_endpoint": address} if address else None
         genai.configure(api_key=self.key, transport="rest", client_options=options)
         model = genai.GenerativeModel(self.settings.model, system_instruction=self.prompt.static)
         model._client = get_default_generative_client()
         session = model._client.transport._session
-        session.max_redirects = 0
+        session.max_redirects, session.stream, session.hooks["response"] = 0, True, [read_bounded_in_time]
+        session.headers["Accept-Encoding"] = IDENTITY
         for scheme in ("http://", "https://"):
-            session.mount(scheme, bounded_adapter())
+            session.mount(scheme, HTTPAdapter(pool_connections=1, pool_maxsize=IN_FLIGHT))
         return model
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
