@@ -20,9 +20,9 @@ from penumbra.tasks.negatives.providers import TrainingText, load_prompt
 from penumbra.tasks.negatives.providers.answers import Answers, BudgetError, open_budget
 from penumbra.tasks.negatives.providers.attempts import open_questions
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, Client, all_of
-from penumbra.tasks.negatives.providers.hosted import SERVICES, ServiceError
+from penumbra.tasks.negatives.providers.hosted import SERVICES, Service, ServiceError
 from penumbra.tasks.negatives.providers.questions import Question, WordLists, questions_of
-from penumbra.tasks.negatives.providers.settings import Filling, HostedSettings, price_table
+from penumbra.tasks.negatives.providers.settings import Filling, price_table
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 
@@ -36,27 +36,25 @@ class Requests:
     def __init__(
         self, annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
     ) -> None:
-        self.tags, self.masks, self.filling, self.run = tags, masks, filling, run_id()
-        self.prompt = load_prompt(filling.prompt, "queries")
-        self.settings: list[HostedSettings] = []
+        self.tags, self.masks, self.filling = tags, masks, filling
+        prompt, self.services = load_prompt(filling.prompt, "queries"), list[Service]()
         for settings in filling.hosted:
             stage = Fills(annotations, tags, masks, dictionary, settings.provider, filling)
             if not Store().intact(stage.artifact):
-                self.settings.append(settings)
-        if self.settings:
+                self.services.append(SERVICES[settings.provider](settings, prompt))
+        if self.services:
             training = TrainingText(load_dictionary(dictionary), training_tokens(zip_parts(annotations, tags)))
-            self.answers = Answers()
-            self.lists = WordLists(training, filling, self.answers)
+            self.lists = WordLists(training, filling, Answers())
 
     def blocks(self) -> Iterator[list[Question]]:
         for tagged, masked in zip_parts(self.tags, self.masks):
             if block := questions_of(self.lists, masked_queries(tagged, masked), self.filling.asked_candidates):
                 yield block
 
-    def estimate(self, settings: HostedSettings) -> tuple[str, ...]:
+    def estimate(self, service: Service) -> tuple[str, ...]:
         """Return what asking a service takes, as a row of the report; tokens are estimated from characters."""
-        service, size = SERVICES[settings.provider](settings, self.prompt), self.filling.queries_a_request
-        blocks = (open_questions(block, service.cache_key, self.answers) for block in self.blocks())
+        size, model = self.filling.queries_a_request, service.settings.model
+        blocks = (open_questions(block, service.cache_key, self.lists.answers) for block in self.blocks())
         questions = list(chain.from_iterable(blocks))
         queries = len({question.query.qid for question in questions})
         requests = [questions[start : start + size] for start in range(0, len(questions), size)]
@@ -64,42 +62,37 @@ class Requests:
         completion = sum(SLOT_TOKENS * len(question.open) + 2 for question in questions)
         cost = f"${service.price.cost(prompt, completion):.2f}" if service.price else "no price known"
         logger().info(
-            f"not sent: {settings.provider} ({settings.model}): {counted(queries, 'query')} in "
+            f"not sent: {service.name} ({model}): {counted(queries, 'query')} in "
             f"{counted(len(requests), 'request')}, about {prompt:,} + {completion:,} tokens, {cost}"
         )
         counts = (queries, len(requests), prompt, completion)
-        return (settings.provider, settings.model, *(f"{count:,}" for count in counts), cost.lstrip("$"))
+        return (service.name, model, *(f"{count:,}" for count in counts), cost.lstrip("$"))
 
     def send(self) -> list[Client]:
         """Ask all services at once.
 
         Raises `PenumbraError` before anything is sent if a key is missing, or a price while there is a budget.
         """
-        limit, size = self.filling.max_cost_usd, self.filling.queries_a_request
-        services = [SERVICES[settings.provider](settings, self.prompt) for settings in self.settings]
-        for service in services:
+        filling, answers, run = self.filling, self.lists.answers, run_id()
+        for service in self.services:
             service.authenticate()
-            if limit is not None and service.price is None:
+            if filling.max_cost_usd is not None and service.price is None:
                 raise BudgetError(
                     f"max_cost_usd cannot be kept: no price is known for {service.settings.model}; give "
                     f"--param 'filling.{service.name}.price={{input: …, output: …}}', USD per million tokens"
                 )
         queries = (query for tables in zip_parts(self.tags, self.masks) for query in masked_queries(*tables))
-        total = self.filling.asked_candidates * sum(len(query.chains()) for query in queries)
-        with open_budget(self.answers, limit) as budget:
-            clients = [Client(service, self.answers, budget, self.run, size, total) for service in services]
+        total = filling.asked_candidates * sum(len(query.chains()) for query in queries)
 
-            async def report_progress() -> None:
-                while True:
-                    await asyncio.sleep(REPORT_EVERY)
-                    for client in clients:
-                        logger().info(client.line())
+        async def ask_and_report() -> None:
+            asking = asyncio.ensure_future(all_of(client.ask(self.blocks()) for client in clients))
+            while (await asyncio.wait([asking], timeout=REPORT_EVERY))[1]:
+                for client in clients:
+                    logger().info(client.line())
+            await asking
 
-            async def ask_and_report() -> None:
-                reports = asyncio.create_task(report_progress())
-                await all_of(client.ask(self.blocks()) for client in clients)
-                reports.cancel()
-
+        with open_budget(answers, filling.max_cost_usd) as budget:
+            clients = [Client(it, answers, budget, run, filling.queries_a_request, total) for it in self.services]
             asyncio.run(ask_and_report())
         return clients
 
@@ -135,11 +128,11 @@ def ask_all(
     requests = Requests(annotations, tags, masks, dictionary, filling)
     if filling.dry_run:
         header = ("provider", "model", "queries", "requests", "prompt tokens", "answer tokens", "USD")
-        table = markdown_table(header, [requests.estimate(settings) for settings in requests.settings])
+        table = markdown_table(header, [requests.estimate(service) for service in requests.services])
         prices = f"Prices of {price_table()[0]}, or your own."
         publish_report(masks.dataset, "dry-run", f"# Estimated cost; nothing was sent\n\n{table}\n\n{prices}")
         return {}
-    if not requests.settings:
+    if not requests.services:
         return {}
     clients = requests.send()
     for client in clients:

@@ -46,9 +46,9 @@ class Rejected(Stage):
 def report_negatives(made: Negatives) -> str:
     """Publish the report of a run if the server has pages; return the outcome of the run in one line."""
     store = Store()
-    if has_pages():
-        publish_report(made.annotations.dataset, "build-negatives", write_report(store, made))
     line = outcome_line(store, made)
+    if has_pages():
+        publish_report(made.annotations.dataset, "build-negatives", write_report(store, made, line))
     logger().info(line)
     return line
 
@@ -81,7 +81,7 @@ def outcome_line(store: Store, made: Negatives) -> str:
     return "; ".join(filter(None, parts))
 
 
-def write_report(store: Store, made: Negatives) -> str:
+def write_report(store: Store, made: Negatives, outcome: str) -> str:
     """Return the report in markdown: outcome, examples, figures by level, stages and rejections."""
     manifests = [store.manifest(artifact) for artifact in made.stages]
     stages = []
@@ -95,7 +95,7 @@ def write_report(store: Store, made: Negatives) -> str:
     return "\n\n".join(
         [
             f"# {made.annotations.dataset}: hard negatives{'' if made.masks else ' that are whole sentences'}",
-            f"{plain(outcome_line(store, made))}; {counted(complete, 'query')} with all three levels. "
+            f"{plain(outcome)}; {counted(complete, 'query')} with all three levels. "
             f"Their folder: `{made.negatives.path}`.",
             "## Examples",
             markdown_table(("level", "sentence"), examples),
