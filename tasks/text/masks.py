@@ -82,8 +82,8 @@ def mask_query(tokens: list[dict[str, Any]], masking: Masking) -> list[dict[str,
     for level, (ratio, count) in enumerate(zip(masking.ratios, counts, strict=True), 1):
         masked = sorted(order[:count])
         text = render(tokens, dict.fromkeys(masked, MASK))
-        names = {"primitive": "primitive", "tag": "tag", "word": "text"}
-        slots = [{"token": i} | {name: tokens[i][own] for name, own in names.items()} for i in masked]
+        words = [(i, tokens[i]) for i in masked]
+        slots = [{"token": i, "primitive": t["primitive"], "tag": t["tag"], "word": t["text"]} for i, t in words]
         levels.append({"level": level, "ratio": ratio, "masked_query": text, "slots": slots})
     return levels if order else []
 

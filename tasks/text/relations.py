@@ -90,17 +90,16 @@ def caption_relations() -> Iterator[Relation]:
             yield Relation(head, kind, preposition.strip("-"), dependent)
 
 
-class Preferences:
-    """Smoothed counts of relations: `counts` holds every relation whose count is above 0."""
-
-    def __init__(self, seen: Counter[Relation]) -> None:
-        self.counts: dict[Relation, float] = defaultdict(float, seen)
-        for place in (Relation._fields.index("dependent"), Relation._fields.index("head")):
-            near = _neighbours(seen, place)
-            for relation, count in sorted(seen.items()):
-                before, after = relation[:place], relation[place + 1 :]
-                for other, similarity in near.get(relation[place], ()):  # a similar word has a share of the count
-                    self.counts[Relation._make((*before, other, *after))] += SHARE * similarity * count
+def smoothed(seen: Counter[Relation]) -> dict[Relation, float]:
+    """Return the counts of relations, of which a similar word has a share: those that are above 0."""
+    counts: dict[Relation, float] = defaultdict(float, seen)
+    for place in (Relation._fields.index("dependent"), Relation._fields.index("head")):
+        near = _neighbours(seen, place)
+        for relation, count in sorted(seen.items()):
+            before, after = relation[:place], relation[place + 1 :]
+            for other, similarity in near.get(relation[place], ()):
+                counts[Relation._make((*before, other, *after))] += SHARE * similarity * count
+    return counts
 
 
 def _neighbours(seen: Counter[Relation], place: int) -> dict[str, list[tuple[str, float]]]:

@@ -27,7 +27,7 @@ from penumbra.tasks.negatives.providers.kneser_ney import (
 )
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.text.dictionary import Dictionary
-from penumbra.tasks.text.relations import CLASSES, Edge, Preferences, Relation, Tokens, edges, relations
+from penumbra.tasks.text.relations import CLASSES, Edge, Relation, Tokens, edges, relations, smoothed
 
 SWEEPS = 4  # rounds of Gibbs sampling where a level adds several slots
 DISTINCT = 20  # candidates of a query whose first slot has different words; further ones may repeat a word
@@ -58,7 +58,7 @@ class CorpusProvider(Provider):
             trigrams.add(token["text"].lower() for token in tokens)
             seen.update(relations(tokens))
         self.language = KneserNey(trigrams)
-        self.sightings = Sightings(Preferences(seen))
+        self.sightings = Sightings(smoothed(seen))
         self.dictionary, self.seed = dictionary, seed
         self.texts = list(self.language.index)
         self.offers: dict[tuple[str, str], ScoredOffer] = {}  # by primitive class and fine tag
@@ -91,8 +91,8 @@ class Sightings:
     the count that is expected from the word's share of the role and kind.
     """
 
-    def __init__(self, preferences: Preferences) -> None:
-        counted = sorted(preferences.counts.items())
+    def __init__(self, smoothed_counts: dict[Relation, float]) -> None:
+        counted = sorted(smoothed_counts.items())
         names = {word for relation, _ in counted for word in (relation.head, relation.preposition, relation.dependent)}
         self.index = {word: i for i, word in enumerate(sorted(names | {""}), 1)}  # 0: a lemma in no relation
         self.size = len(self.index) + 1

@@ -14,7 +14,7 @@ from penumbra.tasks.negatives.language_model import LanguageModel
 from penumbra.tasks.negatives.providers import Slot
 from penumbra.tasks.text import wordnet
 from penumbra.tasks.text.dictionary import Dictionary
-from penumbra.tasks.text.relations import Edge, Preferences, Relation, Tokens, caption_relations, relations
+from penumbra.tasks.text.relations import Edge, Relation, Tokens, caption_relations, relations, smoothed
 
 ATTESTED = 3.0  # preference for a word in a relation that the data set has or other captions have, for each relation
 FREQUENT = 0.5  # added to it: this times the log of the relation's smoothed count in the data set, at most 2
@@ -87,7 +87,7 @@ class Context:
     def __init__(self, queries: Iterable[Tokens]) -> None:
         seen = Counter(chain.from_iterable(map(relations, queries)))
         self.captions, self.attested = _attested_by_captions(), _attested(seen)
-        for relation, count in Preferences(seen).counts.items():
+        for relation, count in smoothed(seen).items():
             for place in PLACES if count > 1 else ():
                 key, lemma = _around(relation, place), relation[place]
                 lemmas, others = self.attested[key], self.captions.get(key, {})
