@@ -118,11 +118,8 @@ class LanguageModel:
     def plausibilities(self, texts: Sequence[str]) -> list[float]:
         """Return the log-odds that a strict reader would call each sentence natural, by the adapter's head.
 
-        The head reads the end of the line; a model without the adapter gives 0. The value is NaN where the sentence is
-        longer than the model can read.
+        The head reads the end of the line. The value is NaN where the sentence is longer than the model can read.
         """
-        if not self.has_plausibility:
-            return [0.0] * len(texts)
         return self._of_lines(texts, lambda line: (np.array([len(line)]), np.array([0])), self._plausibilities)
 
     def _of_lines(

@@ -58,7 +58,7 @@ class Verdicts:
 
     @classmethod
     def of(cls, reviews: Sequence[Artifact]) -> "Verdicts":
-        return cls(row for artifact in reviews for part in Store().parts(artifact) for row in part.to_pylist())
+        return cls(row for artifact in reviews for row in Store().rows(artifact))
 
     def rejected(self, qid: str, query: str) -> set[str]:
         """Return the rejected sentences of a query, in their normal form."""

@@ -24,7 +24,7 @@ from penumbra.artifacts.store import MANIFEST, Store
 from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError
-from penumbra.tasks.data.rows import TRAINING
+from penumbra.tasks.data.rows import MASK, TRAINING
 from penumbra.tasks.negatives.checks import LeakageFilter, may_be_true, normal_form, queries_with_tokens
 from penumbra.tasks.negatives.files import NegativesError, read_entries
 from penumbra.tasks.negatives.fills import FILLED
@@ -38,7 +38,6 @@ from penumbra.tasks.text.wordnet import wordnet_inputs
 
 MEASURES = "measures"
 UNNAMED = "unnamed"  # the data set of a file that belongs to none
-MASK = "<mask>"
 WORD = re.compile(r"[a-z']+")
 UNIT = re.compile(rf"(?:{MASK}|[a-z'])+")
 MASK_OR_WORD = re.compile(rf"{MASK}|[a-z']+")
@@ -133,10 +132,8 @@ class ArtifactNegatives:
 def first_fills(fills: pa.Table) -> pa.Table:
     """Return the first fill of each query and level that was filled."""
     filled = fills.filter(pc.equal(fills["status"], FILLED))
-    places: dict[tuple[str, int], int] = {}
-    for index, place in enumerate(zip(filled["qid"].to_pylist(), filled["level"].to_pylist(), strict=True)):
-        places.setdefault(place, index)
-    return filled.take(pa.array(places.values(), pa.int64()))
+    places = filled.select(["qid", "level"]).to_pandas().drop_duplicates()
+    return filled.take(pa.array(places.index, pa.int64()))
 
 
 @dataclass(frozen=True)

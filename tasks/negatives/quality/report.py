@@ -27,6 +27,7 @@ from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
+from penumbra.tasks.data.rows import MASK
 from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.language_model import LanguageModel
 from penumbra.tasks.negatives.language_model_weights import INSTALL, SMALL_MODEL, is_at_hand, weights_digest
@@ -43,7 +44,6 @@ from penumbra.tasks.negatives.quality.figures import (
     Rows,
 )
 from penumbra.tasks.negatives.quality.negatives import (
-    MASK,
     MEASURES,
     AnnotatedDataset,
     ArtifactNegatives,
@@ -111,8 +111,7 @@ def own_providers(source: Source, judge: str) -> set[str]:
     """Return the providers whose words the judge has chosen itself; of a file those called llama, to be safe."""
     if isinstance(source, FileNegatives):
         return {row.provider for row in source.rows if row.provider == "llama"}
-    parts = source.store.parts(source.artifact, ["provider", "model"])
-    makers = {(row["provider"], row["model"]) for part in parts for row in part.to_pylist()}
+    makers = {(row["provider"], row["model"]) for row in source.store.rows(source.artifact, ["provider", "model"])}
     parameters = json.dumps(source.store.manifest(source.artifact).parameters).lower()
     has_ranked = _weights(judge) in parameters
     return {provider for provider, model in makers if has_ranked or _weights(model or "") == _weights(judge)}

@@ -98,7 +98,6 @@ def test_plausibilities_are_those_of_a_plain_forward_pass(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentences = ["Opens the door.", "person puts the cup on it."]
-    assert model.plausibilities(sentences) == [0, 0]  # without the adapter's head
     head = torch.nn.Linear(model.model.config.hidden_size, 1)
     monkeypatch.setitem(model.model._modules, "plausibility", head)
     expected = list[float]()
