@@ -88,13 +88,13 @@ def show(
         return
     shown = list(islice(store.shown_rows(artifact), 5 if rows is None else rows))
     if artifact.stage in ("negatives", "judging_negatives"):
-        from penumbra.tasks.negatives.selection import rows_for_display  # imports Prefect
+        from penumbra.tasks.negatives.selection import NegativesStage  # imports Prefect
 
-        shown = rows_for_display(shown)
+        shown = NegativesStage.shown(shown)
     elif artifact.stage == "tags":
-        from penumbra.tasks.text import tags
+        from penumbra.tasks.text.tags import Tags
 
-        shown = tags.rows_for_display(shown)
+        shown = Tags.shown(shown)
     if shown:
         print_table(shown[0], ([cell(value) for value in row.values()] for row in shown))
 

@@ -78,6 +78,7 @@ def review(
     from penumbra.artifacts.store import Store
     from penumbra.tasks.negatives import reviewing
     from penumbra.tasks.negatives.reviews import VERDICTS, Verdicts, reviews_of
+    from penumbra.tasks.stage import build
 
     store = Store()
     found = [reviewing.read_review(store, path, dataset) for path in from_]
@@ -99,7 +100,7 @@ def review(
         for qid, negative, verdicts in disagreements[:SHOWN]:
             print_line(f"  {qid} {negative!r}: {', '.join(f'{who} {what}s' for who, what in verdicts.items())}")
         for reviewed in dict.fromkeys(one.reviewed for one in reviews):
-            made = reviewing.next_negatives(store, reviewed)
+            made = build(reviewing.stage_of(store, reviewed))
             print_line(f"{reviewing.differences(store, reviewed, made)}; before: {reviewed.stage}/{reviewed.key}")
             sys.stdout.write(f"{made.path}\n")
 

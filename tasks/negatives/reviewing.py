@@ -21,7 +21,6 @@ from penumbra.tasks.negatives.reviews import EDIT, FILLS, STAGE, Row, reviews_of
 from penumbra.tasks.negatives.selection import STAGE as NEGATIVES
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives, NegativesStage
 from penumbra.tasks.negatives.sentence_negatives import IMPORTED, ImportedNegatives, NearestNegatives, first_import
-from penumbra.tasks.stage import build
 from penumbra.tasks.text.embeddings import Encoding
 
 SHOWN = 100  # characters of a refused row
@@ -172,7 +171,7 @@ def settings_of(store: Store, artifact: Artifact, kind: type[Settings]) -> Setti
 
 
 def stage_of(store: Store, reviewed: Artifact) -> NegativesStage:
-    """Return the stage that made negatives, with all reviews of their data set."""
+    """Return the stage that made negatives, with all reviews of their data set; it asks no provider again."""
     parents = store.manifest(reviewed).parents
     of = {parent.stage: parent for parent in parents}
     annotations, tags, dictionary, embeddings = (
@@ -187,11 +186,6 @@ def stage_of(store: Store, reviewed: Artifact) -> NegativesStage:
     if source.source == IMPORTED:
         return ImportedNegatives(*shared, first_import(reviewed))
     return NearestNegatives(*shared)
-
-
-def next_negatives(store: Store, reviewed: Artifact) -> Artifact:
-    """Make negatives anew from what they were made from; no provider is asked."""
-    return build(stage_of(store, reviewed))
 
 
 def differences(store: Store, before: Artifact, after: Artifact) -> str:

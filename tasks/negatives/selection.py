@@ -67,16 +67,6 @@ class Choosing(Parameters):
         return ALWAYS if self.guard == "queries" else (*ALWAYS, "composition", "novel_word")
 
 
-def rows_for_display(rows: Rows) -> Rows:
-    """Return rows of `negatives` as people read them: the query first, and what differs from it in bold."""
-    return [
-        {"query": row["query"], "level": row["level"], "negative": mark_changes(row["query"], row["negative"])}
-        | {"cosine": row["similarity"], "plausibility": row["plausibility"]}
-        | {"provider": row["provider"], "qid": row["qid"]}
-        for row in rows
-    ]
-
-
 def mark_changes(query: str, negative: str) -> Markdown:
     """Return the negative with the words in bold that the query does not have at their place."""
     before, after = query.split(), negative.split()
@@ -109,8 +99,15 @@ class NegativesStage(Stage):
     def inputs(self) -> dict[str, str]:
         return wordnet_inputs()
 
-    def shown(self, rows: Rows) -> Rows:
-        return rows_for_display(rows)
+    @staticmethod
+    def shown(rows: Rows) -> Rows:
+        """Return rows as people read them: the query first, and what differs from it in bold."""
+        return [
+            {"query": row["query"], "level": row["level"], "negative": mark_changes(row["query"], row["negative"])}
+            | {"cosine": row["similarity"], "plausibility": row["plausibility"]}
+            | {"provider": row["provider"], "qid": row["qid"]}
+            for row in rows
+        ]
 
     @cached_property
     def human_text(self) -> tuple[LeakageFilter, Plausibility]:

@@ -146,15 +146,6 @@ def tag_part(annotations: pa.Table, nlp: "Language") -> Part:
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
-def rows_for_display(rows: Rows) -> Rows:
-    """Return each query as word/TAG, with primitives in bold."""
-
-    def tagged(token: Mapping[str, Any]) -> str:
-        return (bold if token["primitive"] else plain)(token["text"]) + plain(f"/{token['tag']}")
-
-    return [{"query": Markdown(" ".join(map(tagged, row["tokens"]))), "qid": row["qid"]} for row in rows]
-
-
 @dataclass(frozen=True)
 class Tags(Stage):
     name = STAGE
@@ -163,8 +154,14 @@ class Tags(Stage):
     annotations: Artifact
     tagging: Tagging
 
-    def shown(self, rows: Rows) -> Rows:
-        return rows_for_display(rows)
+    @staticmethod
+    def shown(rows: Rows) -> Rows:
+        """Return each query as word/TAG, with primitives in bold."""
+
+        def tagged(token: Mapping[str, Any]) -> str:
+            return (bold if token["primitive"] else plain)(token["text"]) + plain(f"/{token['tag']}")
+
+        return [{"query": Markdown(" ".join(map(tagged, row["tokens"]))), "qid": row["qid"]} for row in rows]
 
     def inputs(self) -> dict[str, str]:
         model = self.tagging.spacy_model

@@ -16,8 +16,9 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives import reviewing
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.providers.settings import Filling
-from penumbra.tasks.negatives.reviewing import ReviewError, next_negatives
+from penumbra.tasks.negatives.reviewing import ReviewError, stage_of
 from penumbra.tasks.negatives.reviews import REJECTED, Verdicts
+from penumbra.tasks.stage import build
 from tests.corner import cut_out, without_prefect
 from tests.terminal import penumbra
 
@@ -91,7 +92,7 @@ def reviewed(*files: Path) -> Artifact:
 
 
 def test_the_next_negatives_lack_what_was_rejected_and_have_the_edits(built: Artifact, corner: Dataset) -> None:
-    assert next_negatives(Store(), built) == built, "without reviews"
+    assert build(stage_of(Store(), built)) == built, "without reviews"
     before = rows_of(built)
     whole = [row for row in before if (row["qid"], 3) in texts(built) and (row["qid"], 2) in texts(built)]
     bad, good = whole[0], next(row for row in whole if row["qid"] != whole[0]["qid"] and row["level"] == 2)
