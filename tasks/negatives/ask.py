@@ -86,7 +86,7 @@ class Requests:
 
         async def ask_and_report() -> None:
             asking = asyncio.ensure_future(all_of(client.ask(self.blocks()) for client in clients))
-            while (await asyncio.wait([asking], timeout=REPORT_EVERY))[1]:
+            while (await asyncio.wait([asking], timeout=REPORT_EVERY))[1]:  # as long as it is pending
                 for client in clients:
                     logger().info(client.line())
             await asking

@@ -32,6 +32,9 @@ WORD_TOKENS = 16  # most tokens of an answer for each slot
 # The least reasoning effort of each family of OpenAI's models that reason before they answer
 REASONING_EFFORT = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
 REASONING_TOKENS = 2_000  # most tokens of the reasoning of models that always reason
+Action = Literal["wait", "retry", "refuse", "stop"]
+ACTIONS: dict[int, Action] = {401: "stop", 402: "stop", 403: "stop", 404: "stop", 429: "wait"}  # others: retry
+ACTIONS |= {400: "refuse", 413: "refuse", 422: "refuse"}
 # Exceptions of reading a malformed response, such as one with a too large number or too deep nesting
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
@@ -47,13 +50,7 @@ class ServiceError(PenumbraError):
     because the service refused or never received it.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        action: Literal["wait", "retry", "refuse", "stop"],
-        after: float | None = None,
-        is_free: bool = True,
-    ) -> None:
+    def __init__(self, reason: str, action: Action, after: float | None = None, is_free: bool = True) -> None:
         super().__init__(reason)
         self.reason, self.action, self.after, self.is_free = reason, action, after, is_free
 
@@ -66,14 +63,9 @@ def error_of_status(status: int, reason: str, after: float | None = None, stop: 
     """
     if status < 400:
         return ServiceError(f"status {status}: redirects are not followed, so give the final address", "stop")
-    reason = f"status {status} {reason}".strip()
-    if stop or status in (401, 402, 403, 404):
-        return ServiceError(reason, "stop")
-    if status in (400, 413, 422):
-        return ServiceError(reason, "refuse")
-    if status == 429:
-        return ServiceError(reason, "wait", after)
-    return ServiceError(reason, "retry", after, status in (500, 503, 529))
+    action: Action = "stop" if stop else ACTIONS.get(status, "retry")
+    is_free = action != "retry" or status in (500, 503, 529)
+    return ServiceError(f"status {status} {reason}".strip(), action, after, is_free)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -177,7 +169,7 @@ class Service(ABC):
 
     @abstractmethod
     async def send(self, payload: dict[str, Any]) -> Answer:
-        """Send a request once; raise `ServiceError` if it is not answered."""
+        """Send a request once; raise `ServiceError`, without the service's message, which may repeat the key."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -247,7 +239,6 @@ class OpenAIService(Service):
         return body | {name: value for name, value in options.items() if value is not None}
 
     async def send(self, payload: dict[str, Any]) -> Answer:
-        """Send a request once; raise `ServiceError` without the service's message, which may repeat the key."""
         import aiohttp
         import httpx2
         import openai
@@ -333,7 +324,6 @@ class GeminiService(Service):
         return {"contents": self.prompt.fill(queries=request_text(questions)), "generation_config": form}
 
     async def send(self, payload: dict[str, Any]) -> Answer:
-        """Send a request once; raise `ServiceError` without the service's message, which may repeat the key."""
         model = self.model  # made here, before threads need it
         return await asyncio.get_running_loop().run_in_executor(self.threads, self._send, model, payload)
 

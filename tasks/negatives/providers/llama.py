@@ -99,12 +99,10 @@ class LlamaProvider(Provider):
         self.language_model = LanguageModel.load(model, before)
         self.least = self._least(sentences[SENTENCES:])
         missing = load_prompt(MISSING_WORD, "examples")
-        self.missing_word = {
-            primitive: self.language_model.after(
-                _text(missing, examples=missing_words(queries, primitive, filling.seed))
-            )
-            for primitive in MISSING
-        }
+        self.missing_word = dict[str, LanguageModel]()
+        for primitive in MISSING:
+            examples = missing_words(queries, primitive, filling.seed)
+            self.missing_word[primitive] = self.language_model.after(_text(missing, examples=examples))
         self.vocabulary = Vocabulary(training.dictionary, self.language_model, filling.vocabulary == "open")
         self.context = Context(queries)
         self.model, self.prompt = self.language_model.name, prompt.label
