@@ -57,9 +57,11 @@ def _order(keys: Ids, counts: Floats, size: int) -> Order:
 class Trigrams:
     """Counts of three words in a row; memory grows with the number of different trigrams, not with the text."""
 
-    def __init__(self) -> None:
+    def __init__(self, sentences: Iterable[Iterable[str]] = ()) -> None:
         self.index: dict[str, int] = {UNKNOWN: 0, START: 1, END: 2}
         self.counts = Counter[tuple[int, int, int]]()
+        for words in sentences:
+            self.add(words)
 
     def add(self, words: Iterable[str]) -> None:
         ids = [1, 1, *(self.index.setdefault(word, len(self.index)) for word in words), 2]
@@ -82,13 +84,6 @@ class KneserNey:
         seen = np.count_nonzero(continuations)
         left_over = DISCOUNT * seen / len(pairs)
         self.first: Floats = np.maximum(continuations - DISCOUNT, 0) / len(pairs) + left_over / size
-
-    @classmethod
-    def of(cls, sentences: Iterable[Iterable[str]]) -> "KneserNey":
-        trigrams = Trigrams()
-        for words in sentences:
-            trigrams.add(words)
-        return cls(trigrams)
 
     def ids(self, words: Iterable[str]) -> list[int]:
         """Return word ids; 0 for an unknown word."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from penumbra.tasks.negatives.providers import MaskedQuery, SharedSettings, Slot, TrainingText
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
+from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer, Trigrams
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.text.masks import render
 from penumbra.tasks.text.wordnet import is_entailed
@@ -50,7 +50,7 @@ class WordLists:
 
     def __init__(self, training: TrainingText, filling: SharedSettings, answers: Answers) -> None:
         sentences = ([token["text"].lower() for token in query] for query in training.tokens)
-        self.language, self.dictionary = KneserNey.of(sentences), training.dictionary
+        self.language, self.dictionary = KneserNey(Trigrams(sentences)), training.dictionary
         self.count, self.seed, self.answers = filling.options, filling.seed, answers
         self._scorers: dict[Class, SlotScorer] = {}
         self._entailed: dict[tuple[Class, str], list[int]] = {}  # indices of words, by slot's class and word

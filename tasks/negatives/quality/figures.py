@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples, wilson
-from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
+from penumbra.tasks.negatives.providers.kneser_ney import KneserNey, Trigrams
 from penumbra.tasks.negatives.quality.negatives import Negative, Reference, words_of
 from penumbra.tasks.text.relations import Relation, Tokens, relations
 
@@ -181,7 +181,7 @@ class Figures:
     def put_plausibility(self, rows: Rows, randoms: Rows, human: Sequence[str], metric: str) -> None:
         """Add plausibility by a model of human text, in comparison with these random fills."""
         texts = sorted({text for row in (*rows, *randoms) for text in (row.query, row.negative)})
-        means = KneserNey.of(map(words_of, human)).log_probability([*map(words_of, texts)])
+        means = KneserNey(Trigrams(map(words_of, human))).log_probability([*map(words_of, texts)])
         self.put_place_between(rows, randoms, dict(zip(texts, means.tolist(), strict=True)), metric)
 
     def put_likelihood(self, rows: Rows, randoms: Rows, scores: Mapping[str, float]) -> None:

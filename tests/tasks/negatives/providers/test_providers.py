@@ -11,7 +11,7 @@ from spacy.language import Language
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives.fills import fill_part, make_provider, masked_queries
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
-from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
+from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer, Trigrams
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
@@ -118,7 +118,7 @@ def test_a_part_costs_what_was_paid_for_it_and_not_what_was_there(tagged: tuple[
 
 
 def test_the_trigram_model_is_a_distribution() -> None:
-    model = KneserNey.of([text.split() for text in SENTENCES])
+    model = KneserNey(Trigrams([text.split() for text in SENTENCES]))
     words = np.arange(model.size)
     for before in (["a", "person"], ["the", "red"], ["never", "seen"], ["person", "never"]):
         u, v = (np.full(model.size, i) for i in model.ids(before))
@@ -128,7 +128,7 @@ def test_the_trigram_model_is_a_distribution() -> None:
 
 def test_slot_scores_are_the_products_of_the_three_trigrams() -> None:
     """The sparse tables against the plain definition, for every word in contexts seen and unseen."""
-    model = KneserNey.of([text.split() for text in SENTENCES])
+    model = KneserNey(Trigrams([text.split() for text in SENTENCES]))
     words = np.array(sorted(model.ids(["opens", "closes", "ball", "the", "box."])))
     scorer = SlotScorer(model, words)
     for text in (*SENTENCES, "the the a bed. person"):

@@ -9,7 +9,7 @@ import pytest
 
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
-from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
+from penumbra.tasks.negatives.providers.kneser_ney import KneserNey, Trigrams
 from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, Verdict, decide, verdict_of
 from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative, words_of
 from penumbra.tasks.negatives.quality.page import cell, figures_by_name, verdict_line, write_page
@@ -24,11 +24,11 @@ HUMAN = [f"a person {verb} the {noun} {place}" for verb in VERBS for noun in VER
 NATURAL, LESS, NEAR_RANDOM, TOO_FEW = Verdict.NATURAL, Verdict.LESS, Verdict.RANDOM, Verdict.TOO_FEW
 
 
-class Trigrams:
+class Judge:
     """A judge that knows how people write these sentences."""
 
     def __init__(self) -> None:
-        self.model = KneserNey.of(words_of(text) for text in HUMAN)
+        self.model = KneserNey(Trigrams(map(words_of, HUMAN)))
 
     def log_probabilities(self, texts: Sequence[str]) -> list[float]:
         words = [words_of(text) for text in texts]
@@ -51,7 +51,7 @@ def verdict_on(kind: str, count: int) -> str:
     randoms = [Negative(row.qid, row.vid, 1, row.query, filled(row.query), RANDOM_FILLS) for row in rows]
     videos = {vid: i for i, vid in enumerate(sorted({row.vid for row in rows}))}
     figures = Figures(videos, Resamples(len(videos), 200, 0))
-    figures.put_likelihood(rows, randoms, likelihoods([*rows, *randoms], Trigrams()))
+    figures.put_likelihood(rows, randoms, likelihoods([*rows, *randoms], Judge()))
     figures.put_verdicts(set())
     return verdict_line(figures_by_name(figures.rows))
 
