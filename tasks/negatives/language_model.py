@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.files import file_digest
-from penumbra.tasks.negatives.language_model_weights import SMALL_MODEL, load, load_once, weights_at, weights_name
+from penumbra.tasks.negatives.language_model_weights import SMALL_MODEL, load, load_once, weights_digest, weights_name
 
 if TYPE_CHECKING:
     from torch import Tensor, device
@@ -83,8 +82,7 @@ class LanguageModel:
     @classmethod
     def load(cls, name: str = SMALL_MODEL, before: str = "") -> "LanguageModel":
         """Load a folder, a GGUF file or a model of the hub; the small model is read once in a process."""
-        path = weights_at(name) if name == SMALL_MODEL else None
-        model, tokenizer = load_once(name, file_digest(path)) if path else load(name)
+        model, tokenizer = load_once(name, weights_digest(name)) if name == SMALL_MODEL else load(name)
         return cls(model, tokenizer, weights_name(name, model), before)
 
     def after(self, before: str) -> "LanguageModel":

@@ -38,11 +38,7 @@ PRIOR = 1.0  # pseudo-count of a relation that was never seen
 NONE = -1  # the key of "no such relation"
 KINDS = (*CLASSES, "verb-preposition-noun", "noun-preposition-noun")
 ROLES = ("head", "preposition", "dependent")
-OTHERS = {
-    "head": ("dependent", "preposition"),
-    "preposition": ("head", "dependent"),
-    "dependent": ("head", "preposition"),
-}
+OTHERS = {role: [other for other in ROLES if other != role] for role in ROLES}
 
 
 class CorpusProvider(Provider):
