@@ -1,12 +1,7 @@
-"""The whole way on real Prefect: dirty data in, Parquet out, killed and resumed, seen in the UI's API."""
+"""The whole way on real Prefect: dirty data in, Parquet out, seen in the UI's API."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,24 +16,13 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.settings import Filling
 from tests.markup import published
-from tests.rows import files_in, first_videos
+from tests.rows import first_videos
 
 BEFORE = {"annotations", "tags", "dictionary", "masks", "fills", "embeddings"}
 STAGES = BEFORE | {"negatives", "in_video_negatives", "rejected", "measures", "quality"}
 QUERIES = 60
 LIGHT = QualityConfig(sample=10, resamples=20)
 FILLING = Filling(providers=["corpus", "random"], candidates=4)
-RUN = """
-import sys
-from penumbra.flows.build_negatives import build_negatives
-from penumbra.tasks.data import annotations
-from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.providers.settings import Filling
-from penumbra.tasks.negatives.parameters import QualityConfig
-annotations.Annotations.__init__.__defaults__ = (12,)
-build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
-                judging=QualityConfig(sample=10, resamples=20))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -178,35 +162,3 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
         assert row["similarity"] == pytest.approx(own[place]["similarity"], abs=1e-3)
         assert row["plausibility"] == pytest.approx(own[place]["plausibility"], abs=1e-3)
     assert "3 rows rejected, 3 of them: no query has its qid" in made.outcome
-
-
-@pytest.mark.timeout(900)  # five runs, two at once
-@pytest.mark.long
-def test_killed_anywhere_the_next_run_ends_with_the_same_bytes(
-    folder: Path, prefect_server: None, tmp_path: Path
-) -> None:
-    """kill -9 in the middle of three stages, then run through: the same files as an undisturbed run."""
-    from prefect.settings import PREFECT_API_URL
-
-    def start(root: Path) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PENUMBRA_ARTIFACTS": str(root), "PREFECT_API_URL": str(PREFECT_API_URL.value())}
-        return subprocess.Popen([sys.executable, "-c", RUN, str(folder)], env=environment)
-
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    first = start(undisturbed)
-    written: dict[str, int] = {}
-    for stage in ("tags", "fills", "negatives"):
-        process = start(killed)
-        deadline = time.monotonic() + 240
-        while not list(killed.glob(f"dirty/{stage}/*/part-00001.parquet")) and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        written |= {str(p): p.stat().st_mtime_ns for p in killed.rglob("part-*.parquet")}
-    assert start(killed).wait() == 0
-    assert first.wait() == 0
-    made = files_in(killed, "[!.]*.parquet")  # no drafts
-    assert made == files_in(undisturbed, "[!.]*.parquet")
-    assert len(made) > 30
-    assert all(Path(name).stat().st_mtime_ns == then for name, then in written.items()), "a part was made twice"

@@ -5,10 +5,8 @@ import logging
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -252,27 +250,6 @@ def start(corner_of: Corner, output: Path, filling: Filling, **environment: str)
         stdout=output.open("wb"),
         stderr=subprocess.STDOUT,
     )
-
-
-@pytest.mark.timeout(600)
-def test_killed_with_16_requests_in_flight_it_asks_no_answer_again(corner_of: Corner, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"queries_a_request": 1, "asked_candidates": 2}
-    filling = corner_of.filling("openai", **settings)
-    corner_of.server.change(latency=0.5)
-    process = start(corner_of, tmp_path / "output", filling)
-    deadline = time.monotonic() + 120
-    while corner_of.server.in_flight < 16 or len(corner_of.server.requests(status=200)) < 16:
-        assert process.poll() is None, (tmp_path / "output").read_text()[-2_000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    while corner_of.server.in_flight:
-        time.sleep(0.01)
-    rows = corner_of.fills(corner_of.run("openai", **settings))
-    answered = corner_of.lines(status=200)
-    assert answered.total() - len(answered) <= 16, "answers that were in flight when it was killed"
-    assert places(rows, status="filled") == dict.fromkeys(corner_of.levels(), 2)
 
 
 def holding(secret: bytes, roots: list[Path]) -> list[Path]:
