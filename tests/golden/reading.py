@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penumbra.artifacts.locations import PROJECT
-from penumbra.models.checkpoints import convert, load_weights
+from penumbra.models.checkpoints import convert, load_weights, our_name
 from penumbra.models.grounding import GroundingModel, Inputs
 from penumbra.models.loss_settings import LossSettings, MatchingCosts
-from penumbra.models.losses import Targets
+from penumbra.models.losses import Losses, Targets
 from penumbra.tasks.grounding.families.detr import DETRConfig
 from penumbra.tasks.grounding.training.presets import MODELS as CONFIGS
 
@@ -159,3 +160,49 @@ def close(found: Tensor, wanted: Tensor, tolerance: float) -> None:
     assert found.shape == wanted.shape, f"{tuple(found.shape)} is not {tuple(wanted.shape)}"
     worst = (found.detach().double() - wanted.double()).abs().max()
     assert worst <= tolerance * wanted.abs().max().clamp(min=1e-3), f"off by {worst:.2e}"
+
+
+def ten_steps(
+    golden: Golden, model: nn.Module, losses: Callable[[], Losses], of: str = "", rounding: float = 0.0
+) -> None:
+    """Take AdamW's steps: the first one's gradients, their norm and its weights, and the loss of each are the golden.
+
+    `of` names the objective; weights whose gradient is below `rounding` of the largest are not compared, because the
+    first step is a gradient's sign.
+    """
+    optim, names, totals = golden.config[f"optim{of}"], dict(model.named_parameters()), []
+    optimiser = torch.optim.AdamW(model.parameters(), optim["lr"], optim["betas"], weight_decay=optim["weight_decay"])
+    for step in range(len(golden.arrays[f"traj{of}.total"])):
+        optimiser.zero_grad()
+        total = losses().total
+        totals.append(total.detach())
+        total.backward()
+        if step == 0:
+            check_gradients(golden, names, of)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), optim["clip"])
+        optimiser.step()
+        if step == 0:
+            close(norm, golden.tensor(f"grad_total_norm{of}"), GRADIENTS)
+            gradients = convert(golden.under(f"grad{of}."))
+            for name, value in convert(golden.under(f"step{of}.")).items():
+                sure = gradients[name].abs() > rounding * gradients[name].abs().max() if rounding else ...
+                assert not rounding or sure.float().mean() > 0.9 or not gradients[name].any()
+                close(names[name][sure], value[sure], OUTPUTS)
+    close(torch.stack(totals), golden.tensor(f"traj{of}.total"), DRIFT)
+
+
+def check_gradients(golden: Golden, names: dict[str, nn.Parameter], of: str) -> None:
+    norms = {official: norm for official, norm in golden.under(f"gradnorm{of}.").items() if ".bert." not in official}
+    ours = {official: name if (name := our_name(official)) in names else "anchors" for official in norms}
+    assert set(ours.values()) == set(names)
+    largest = max(norms.values())
+    for official, wanted in norms.items():
+        gradient = names[ours[official]].grad
+        found = 0.0 if gradient is None else gradient.norm()  # a bias before normalisation has none
+        assert abs(found - wanted) <= GRADIENTS * max(wanted, 1e-3 * largest), official
+    for name, value in convert(golden.under(f"grad{of}.")).items():
+        gradient = names[name].grad
+        if value.numel():
+            close(torch.zeros_like(value) if gradient is None else gradient, value, GRADIENTS)
+        else:  # the published code gave it none
+            assert gradient is None or not gradient.any(), name

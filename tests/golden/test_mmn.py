@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models.checkpoints import convert, load_weights, our_name
+from penumbra.models.checkpoints import convert, load_weights
 from penumbra.models.losses import Losses
 from penumbra.models.map_losses import MapTargets, MMNLosses, mmn_losses
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_overlap, candidate_windows, segment_means
 from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.metrics import align, score_queries
-from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
+from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden, ten_steps
 
 FILES = golden_files("mmn")
 pytestmark = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
@@ -156,47 +156,8 @@ def test_losses(golden: Golden) -> None:
 
 
 def test_gradients_and_ten_steps(golden: Golden) -> None:
-    net, optim = model(golden), golden.config["optim"]
-    names = dict(net.named_parameters())
-    optimiser = torch.optim.AdamW(net.parameters(), optim["lr"], optim["betas"], weight_decay=optim["weight_decay"])
-    totals = []
-    for step in range(len(golden.arrays["traj.total"])):
-        optimiser.zero_grad()
-        found = losses(golden, net)
-        totals.append(found.total.detach())
-        found.total.backward()
-        if step == 0:
-            check_gradients(golden, names)
-        norm = nn.utils.clip_grad_norm_(net.parameters(), optim["clip"])
-        if step == 0:
-            close(norm, golden.tensor("grad_total_norm"), GRADIENTS)
-        optimiser.step()
-        if step == 0:
-            check_step(golden, names)
-    close(torch.stack(totals), golden.tensor("traj.total"), DRIFT)
-
-
-def check_gradients(golden: Golden, names: dict[str, nn.Parameter]) -> None:
-    norms = {name: float(norm) for name, norm in golden.under("gradnorm.").items() if ".bert." not in name}
-    largest = max(norms.values())
-    assert {our_name(official) for official in norms} == set(names)
-    for official, wanted in norms.items():
-        gradient = names[our_name(official)].grad
-        found = 0.0 if gradient is None else float(gradient.norm())  # a bias before normalisation has none
-        assert abs(found - wanted) <= GRADIENTS * max(wanted, 1e-3 * largest), official
-    for name, value in convert(golden.under("grad.")).items():
-        gradient = names[name].grad
-        assert gradient is not None
-        close(gradient, value, GRADIENTS)
-
-
-def check_step(golden: Golden, names: dict[str, nn.Parameter]) -> None:
-    """AdamW's first step is a gradient's sign: where a gradient is but rounding, so is the step."""
-    gradients = convert(golden.under("grad."))
-    for name, value in convert(golden.under("step.")).items():
-        sure = gradients[name].abs() > 1e-6 * gradients[name].abs().max()
-        assert sure.float().mean() > 0.9 or not gradients[name].any()
-        close(names[name][sure], value[sure], OUTPUTS)
+    net = model(golden)
+    ten_steps(golden, net, lambda: losses(golden, net), rounding=1e-6)
 
 
 def test_suppressed_windows(golden: Golden) -> None:

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penumbra.models.checkpoints import our_name
 from penumbra.models.grounding import Outputs
 from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, divergence, fine_hinges, match
-from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
+from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden, ten_steps
 
 FILES = [path for model in ("moment_detr", "qd_detr", "shine") for path in golden_files(model)]
 needs_golden = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
@@ -157,45 +156,5 @@ def test_gradients_and_ten_steps(path: Path, objective: str) -> None:
     golden = read_golden(path)
     model = golden.model(text_attention="official")
     settings = golden.losses(variant="released") if objective == "_released" else golden.losses()
-    optim = golden.config[f"optim{objective}"]
-    optimiser = torch.optim.AdamW(model.parameters(), optim["lr"], optim["betas"], weight_decay=optim["weight_decay"])
-    names = dict(model.named_parameters())
     targets = golden.shifted_targets() if golden.config["model"] == "bm_detr" else golden.targets()
-    totals = []
-    for step in range(len(golden.arrays[f"traj{objective}.total"])):
-        optimiser.zero_grad()
-        losses = compute_losses(run(golden, model), targets, settings)
-        totals.append(losses.total.detach())
-        losses.total.backward()
-        if step == 0:
-            check_gradients(golden, objective, names)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), optim["clip"])
-        if step == 0:
-            close(norm, golden.tensor(f"grad_total_norm{objective}"), GRADIENTS)
-        optimiser.step()
-        if step == 0:
-            for name, value in golden.under(f"step{objective}.").items():
-                close(names[find(names, name)], value, OUTPUTS)
-    close(torch.stack(totals), golden.tensor(f"traj{objective}.total"), DRIFT)
-
-
-def find(names: dict[str, nn.Parameter], official: str) -> str:
-    ours = our_name(official)
-    return ours if ours in names else "anchors"
-
-
-def check_gradients(golden: Golden, objective: str, names: dict[str, nn.Parameter]) -> None:
-    zero = torch.zeros(())
-    norms = golden.under(f"gradnorm{objective}.")
-    assert len(norms) == len(names)
-    largest = max(float(value) for value in norms.values())
-    for official, value in norms.items():
-        gradient = names[find(names, official)].grad
-        found = zero if gradient is None else gradient.norm()
-        assert abs(float(found) - float(value)) <= GRADIENTS * max(float(value), 1e-3 * largest), official
-    for official, value in golden.under(f"grad{objective}.").items():
-        gradient = names[find(names, official)].grad
-        if value.numel():
-            close(torch.zeros_like(value) if gradient is None else gradient, value, GRADIENTS)
-        else:  # the published code gave it none
-            assert gradient is None or not gradient.any(), official
+    ten_steps(golden, model, lambda: compute_losses(run(golden, model), targets, settings), objective)
