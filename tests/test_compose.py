@@ -57,10 +57,6 @@ def test_file_follows_the_compose_specification() -> None:
     assert problems == []
 
 
-def test_processes_of_torch_have_shared_memory() -> None:
-    assert SERVICES["gpu-worker"]["shm_size"] == "8gb"
-
-
 @pytest.mark.parametrize("service", SERVICES)
 def test_secrets_are_required_from_outside(service: str) -> None:
     for name, value in environment(service).items():

@@ -131,14 +131,6 @@ def test_a_clone_is_imported_from_the_folder_above_it(tmp_path: Path) -> None:
     assert done.stdout.split() == ["penumbra", str(clone / "penumbra" / "__init__.py")], done.stderr
 
 
-def test_negatives_of_the_sample_are_built_into_the_user_s_data_folder(installed: Installed) -> None:
-    done = installed.penumbra("run", "build-negatives", "scenes", "--param", "candidates=2", "--param", "judge=false")
-    assert done.returncode == 0, done.stdout + done.stderr
-    negatives = Path(done.stdout.splitlines()[-1])
-    assert negatives.parent == installed.data / "artifacts" / "scenes" / "negatives"
-    assert installed.penumbra("artifacts", "verify").returncode == 0
-
-
 def test_a_table_becomes_negatives_a_page_and_deployments(installed: Installed) -> None:
     """The commands of a first hour, in any folder, with the wheel alone."""
     sentences = (PROJECT / "tests" / "data" / "cooking.csv").read_text().splitlines()
@@ -152,10 +144,12 @@ def test_a_table_becomes_negatives_a_page_and_deployments(installed: Installed) 
         ["check", "mine"],
         ["run", "build-negatives", "mine", "--param", "providers=[corpus]", "--param", "judge=false"],
         ["browse", "mine"],
+        ["artifacts", "verify"],
     ):
         done = installed.penumbra(*words)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     assert (installed.data / "datasets" / "mine" / "penumbra.yaml").is_file()
+    assert (installed.data / "artifacts" / "mine" / "negatives").is_dir()
     served = subprocess.Popen(
         [str(installed.python.with_name("penumbra")), "serve", "--dataset", "mine", "--port", str(free_port())],
         cwd=installed.here,

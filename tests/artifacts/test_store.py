@@ -304,7 +304,7 @@ def test_a_key_prefix_must_match_exactly_one_artifact(store: Store) -> None:
     assert by_model == made[0]
 
 
-@pytest.mark.parametrize("name", ["..", "x/..", "/x", "x\\y", "Scenes", "", ".x", "x\n", "x\0"])
+@pytest.mark.parametrize("name", ["..", "x/..", "/x", "x\\y", "Scenes", "", ".x", "-x", "x y", "x\n", "x\0"])
 def test_names_that_leave_the_root_are_refused(store: Store, name: str) -> None:
     for dataset, stage in ((name, "dictionary"), ("scenes", name)):
         with pytest.raises(ValidationError):

@@ -98,12 +98,13 @@ def test_a_terminal_shows_what_is_counted_by_stage_and_unit() -> None:
     assert "tags\N{REPLACEMENT CHARACTER}[31m" in screen.getvalue()
 
 
+def part(rows: int) -> Part:
+    return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
+
+
 def test_the_time_left_is_that_of_the_rows_that_are_left_of_a_parent_in_another_store(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def part(rows: int) -> Part:
-        return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
-
     # no time left is told after the first part, which is empty
     parts = [lambda rows=rows: part(rows) for rows in (0, 3, 1, 0)]
     fills = Store(str(tmp_path / "elsewhere")).build(Work("toy", "rejected", 1), parts)
@@ -118,9 +119,6 @@ def test_the_time_left_is_that_of_the_rows_that_are_left_of_a_parent_in_another_
 def test_the_time_left_counts_the_parts_that_workers_have_made(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def part(rows: int) -> Part:
-        return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
-
     def made_by(pool: Any, stage: Stage, missing: list[int]) -> Iterator[WrittenPart]:
         assert missing == [0, 1, 2, 3]
         for index in (3, 0, 1, 2):

@@ -46,48 +46,40 @@ def test_lemma_of_a_form() -> None:
     assert [lemma("leaves", "verb"), lemma("leaves", "noun"), lemma("xyzzies", "noun")] == ["leave", "leaf", "xyzzies"]
 
 
-@pytest.mark.parametrize(
-    ("pairs", "primitive"),
-    [
-        ("lifts takes, wipes spreads, puts places, put pour, makes roasts, hold carries", "verb"),
-        ("holding eating, begins starts, fry cook, shut close, chop cut", "verb"),
-        ("man person, food bread, couch sofa, pictures photos, carrot vegetable", "noun"),
-        ("in into, on onto, under beneath", "preposition"),
-        ("quickly rapidly", "adverb"),
-        ("big large", "adjective"),
-    ],
+MAY_BE_TRUE = (
+    ("lifts takes, wipes spreads, puts places, put pour, makes roasts, hold carries", "verb"),
+    ("holding eating, begins starts, fry cook, shut close, chop cut", "verb"),
+    ("man person, food bread, couch sofa, pictures photos, carrot vegetable", "noun"),
+    ("in into, on onto, under beneath", "preposition"),
+    ("quickly rapidly", "adverb"),
+    ("big large", "adjective"),
 )
-def test_a_word_that_may_be_true_of_the_same_moment_is_entailed_both_ways(pairs: str, primitive: str) -> None:
-    for pair in pairs.split(", "):
-        first, second = pair.split()
-        assert is_entailed(first, second, primitive), pair
-        assert is_entailed(second, first, primitive), pair
+EXCLUDE_EACH_OTHER = (
+    ("open close, fry boil, sit stand, eat drink, walk run, throw catch, wash cook, dress undress", "verb"),
+    ("stir peel, hug sleep, sleep walk, close fix, push pull, laugh cry, read sleep, boil chop", "verb"),
+    ("man woman, cup plate, pan bowl, cup bowl, chair table, sofa chair, door window, box bag", "noun"),
+    ("book phone, knife spoon, carrot potato, dog cat, kitchen bedroom, shirt pants, towel blanket", "noun"),
+    ("broom vacuum, mirror window, milk water, sink stove, boy girl, picture book, bread soup", "noun"),
+    ("red blue, small large, hot cold, clean dirty, empty full", "adjective"),
+    ("over under, in out, to from, before after", "preposition"),
+    ("quickly slowly, up down", "adverb"),
+)
+
+
+@pytest.mark.parametrize(("several", "may_be_true"), [(MAY_BE_TRUE, True), (EXCLUDE_EACH_OTHER, False)])
+def test_a_word_that_may_be_true_of_the_same_moment_is_entailed_both_ways(
+    several: tuple[tuple[str, str], ...], may_be_true: bool
+) -> None:
+    for pairs, primitive in several:
+        for first, second in (pair.split() for pair in pairs.split(", ")):
+            assert is_entailed(first, second, primitive) is may_be_true, (first, second)
+            assert is_entailed(second, first, primitive) is may_be_true, (second, first)
 
 
 def test_who_opens_a_box_holds_it_and_who_holds_it_need_not_open_it() -> None:
     for fill, word in (("holding", "opening"), ("enjoys", "eats"), ("smiles", "cooks"), ("stores", "chills")):
         assert is_entailed(fill, word, "verb")
         assert not is_entailed(word, fill, "verb")
-
-
-@pytest.mark.parametrize(
-    ("pairs", "primitive"),
-    [
-        ("open close, fry boil, sit stand, eat drink, walk run, throw catch, wash cook, dress undress", "verb"),
-        ("stir peel, hug sleep, sleep walk, close fix, push pull, laugh cry, read sleep, boil chop", "verb"),
-        ("man woman, cup plate, pan bowl, cup bowl, chair table, sofa chair, door window, box bag", "noun"),
-        ("book phone, knife spoon, carrot potato, dog cat, kitchen bedroom, shirt pants, towel blanket", "noun"),
-        ("broom vacuum, mirror window, milk water, sink stove, boy girl, picture book, bread soup", "noun"),
-        ("red blue, small large, hot cold, clean dirty, empty full", "adjective"),
-        ("over under, in out, to from, before after", "preposition"),
-        ("quickly slowly, up down", "adverb"),
-    ],
-)
-def test_words_that_exclude_each_other_are_not_entailed(pairs: str, primitive: str) -> None:
-    for pair in pairs.split(", "):
-        first, second = pair.split()
-        assert not is_entailed(first, second, primitive), pair
-        assert not is_entailed(second, first, primitive), pair
 
 
 def test_valence_of_verbs() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -26,6 +25,7 @@ from penumbra.tasks.text.masks import NOUNS_FIRST, Masking
 from penumbra.tasks.text.relations import edges
 from penumbra.tasks.text.wordnet import forms, is_entailed
 from tests.rows import token
+from tests.tasks.negatives.providers.test_providers import by_place
 from tests.tiny_llama import build
 
 pytestmark = pytest.mark.slow
@@ -90,13 +90,6 @@ def provider(folder: Path, vocabulary: str = "dictionary", seed: int = 0) -> Lla
     training = TrainingText(dictionary(), [query.tokens for query in QUERIES])
     filling = Filling(vocabulary=vocabulary, seed=seed)  # type: ignore[arg-type]
     return LlamaProvider(training, filling, str(folder), 1.0)
-
-
-def by_place(fills: Iterable[Fill]) -> dict[tuple[str, int], list[Fill]]:
-    found: dict[tuple[str, int], list[Fill]] = {}
-    for fill in fills:
-        found.setdefault((fill.qid, fill.level), []).append(fill)
-    return found
 
 
 @pytest.mark.parametrize("vocabulary", ["dictionary", "open"])

@@ -1,6 +1,6 @@
 """Providers: seeded, independent of chunks, inside the dictionary; the language model is a distribution."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -50,10 +50,10 @@ def provider(request: pytest.FixtureRequest, dictionary: Dictionary, tagged: tup
     return make_provider(request.param, dictionary, [tagged], Filling(seed=3))
 
 
-def by_place(fills: Iterator[Fill]) -> dict[tuple[str, int], list[tuple[str, ...]]]:
-    found: dict[tuple[str, int], list[tuple[str, ...]]] = {}
+def by_place(fills: Iterable[Fill]) -> dict[tuple[str, int], list[Fill]]:
+    found: dict[tuple[str, int], list[Fill]] = {}
     for fill in fills:
-        found.setdefault((fill.qid, fill.level), []).append(fill.words)
+        found.setdefault((fill.qid, fill.level), []).append(fill)
     return found
 
 
@@ -64,21 +64,21 @@ def test_every_level_is_filled_from_its_offer(
     assert filled.keys() == {(query.qid, level) for query in queries for level in (1, 2, 3)}
     for query in queries:
         for level, slots in enumerate(query.levels, 1):
-            for words in filled[query.qid, level]:
-                for slot, word in zip(slots, words, strict=True):
+            for fill in filled[query.qid, level]:
+                for slot, word in zip(slots, fill.words, strict=True):
                     assert word in slot.choice(dictionary).offer.words
                     assert word != slot.word.lower()
                     assert not dictionary.forms[word] & (dictionary.forms.get(slot.word.lower(), frozenset()))
 
 
 def test_a_subjects_slot_takes_subjects_of_verbs_alone(provider: Provider, queries: list[MaskedQuery]) -> None:
-    words = by_place(provider.fill(queries, 8))
+    filled = by_place(provider.fill(queries, 8))
     subjects = {
         word
         for query in queries
         for level, slots in enumerate(query.levels, 1)
-        for several in words[query.qid, level]
-        for slot, word in zip(slots, several, strict=True)
+        for fill in filled[query.qid, level]
+        for slot, word in zip(slots, fill.words, strict=True)
         if slot.is_subject
     }
     assert subjects == {"man", "woman"}
@@ -98,7 +98,7 @@ def test_a_level_whose_subject_has_no_other_word_is_rejected_and_no_other_level(
 
 def test_the_same_seed_gives_the_same_fills_whatever_the_chunk(provider: Provider, queries: list[MaskedQuery]) -> None:
     together = by_place(provider.fill(queries, 3))
-    alone: dict[tuple[str, int], list[tuple[str, ...]]] = {}
+    alone: dict[tuple[str, int], list[Fill]] = {}
     for query in reversed(queries):
         alone |= by_place(provider.fill([query], 3))
     assert alone == together
