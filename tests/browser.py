@@ -38,8 +38,7 @@ class Page:
             answer = json.loads(self._connection.recv(timeout=PATIENCE))
             if answer.get("id") == number:
                 assert "error" not in answer, answer
-                result: dict[str, Any] = answer["result"]
-                return result
+                return answer["result"]
             self.events.append(answer)
 
     def log_in(self, credential: str) -> None:
@@ -107,7 +106,6 @@ def browser(folder: Path, size: str = "1600,1200") -> Iterator[Page]:
     command = [str(CHROMIUM), *QUIET, *places, *protocol, "about:blank"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stderr
         address = next(line.split()[-1] for line in process.stderr if line.startswith("DevTools listening on"))
         port = address.split(":")[2].split("/")[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=PATIENCE) as answer:

@@ -137,7 +137,6 @@ def features(folder: str) -> dict[str, str]:
     stage.FEW_ROWS, video.VIDEOS_A_PART, text.TEXTS_A_PART = 0, 2, 3
     videos = Videos(folder=f"{folder}/videos", patches=True)
     made = extract_features(Dataset(name="films", folder=folder), Clip(encoder="tiny-clip"), videos=videos)
-    assert made.patch_features
     return {
         f"{artifact.stage}/{name}": digest
         for artifact in (made.text_features, *made.video_features, made.patch_features)

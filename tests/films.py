@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import av
 import numpy as np
-from av.audio.stream import AudioStream
-from av.video.stream import VideoStream
 
 BASE = Fraction(1, 1000)  # milliseconds
 FORMATS = {"libx264": "yuv444p", "ffv1": "yuv444p", "mjpeg": "yuvj420p"}
@@ -38,7 +36,7 @@ def film(
 ) -> Path:
     """Write a video of grey frames; `times` are timestamps in milliseconds where they are not even."""
     with av.open(str(path), "w", format=container, options=options or {}) as out:
-        stream = cast("VideoStream", out.add_stream(codec, rate=rate, options=dict(LOSSLESS)))
+        stream = out.add_stream(codec, rate=rate, options=dict(LOSSLESS))
         stream.height, stream.width = size
         stream.pix_fmt = FORMATS.get(codec, "yuv420p")
         if times is not None:
@@ -56,7 +54,7 @@ def film(
 def sound(path: Path, seconds: float = 1.0) -> Path:
     """Write a file with a tone and no picture."""
     with av.open(str(path), "w") as out:
-        stream = cast("AudioStream", out.add_stream("aac", rate=16000, layout="mono"))
+        stream = out.add_stream("aac", rate=16000, layout="mono")
         for start in range(0, int(16000 * seconds), 1024):
             tone = np.sin(np.arange(start, start + 1024) / 9, dtype=np.float32)[None]
             frame = av.AudioFrame.from_ndarray(tone, format="fltp", layout="mono")

@@ -29,8 +29,7 @@ EXACT_TAG = re.compile(r"[a-z0-9./-]+:\d+\.\d+(\.\d+)?(-[a-z0-9-]+)?")
 
 
 def environment(service: str) -> dict[str, str]:
-    variables: dict[str, str] = SERVICES[service].get("environment", {})
-    return variables
+    return SERVICES[service].get("environment", {})
 
 
 def interpolate(text: str, given: dict[str, str]) -> str:
@@ -104,9 +103,7 @@ def test_prefect_takes_the_values_and_any_password(monkeypatch: pytest.MonkeyPat
     for name, value in environment("server").items():
         monkeypatch.setenv(name, interpolate(value, {"PENUMBRA_AUTH": "a:b", "PENUMBRA_DB_PASSWORD": password}))
     server = Settings().server
-    assert server.api.auth_string is not None
     assert server.api.auth_string.get_secret_value() == "a:b"
-    assert server.database.connection_url is not None
     url = make_url(server.database.connection_url.get_secret_value())
     assert (url.drivername, url.host, url.password) == ("postgresql+asyncpg", "postgres", password)
     assert url.database == environment("postgres")["POSTGRES_DB"]
@@ -149,7 +146,6 @@ def test_runs_without_a_heartbeat_crash() -> None:
     automation = AutomationCore.model_validate(yaml.safe_load((PROJECT / given).read_text()))
     assert automation.trigger.type == "event"
     heartbeat = get_current_settings().flows.heartbeat_frequency
-    assert heartbeat is not None
     assert automation.trigger.within.total_seconds() >= 3 * heartbeat
 
 

@@ -5,7 +5,6 @@ several. The weights are wide enough apart that words differ in likelihood by wh
 """
 
 from pathlib import Path
-from typing import Any
 
 BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
 SENTENCES = (
@@ -22,17 +21,15 @@ def build(folder: Path, seed: int = 0) -> Path:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    bpe: Any = Tokenizer(models.BPE())
+    bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer: Any = trainers.BpeTrainer
     special = [BEGIN, END, "<|start_header_id|>", "<|end_header_id|>"]
     how = {"vocab_size": 400, "special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
-    bpe.train_from_iterator(SENTENCES, trainer(**how))
-    fast: Any = PreTrainedTokenizerFast
-    tokenizer = fast(tokenizer_object=bpe, bos_token=BEGIN, eos_token=END, pad_token=END)
-    sizes: Any = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": 1024}
+    bpe.train_from_iterator(SENTENCES, trainers.BpeTrainer(**how))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=BEGIN, eos_token=END, pad_token=END)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": 1024}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}
     config = LlamaConfig(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=1, pad_token_id=1, **sizes)
     with torch.random.fork_rng(devices=[]):

@@ -23,7 +23,6 @@ def code_of(heading: str) -> str:
     """Return the first block of code under a heading."""
     section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1]
     found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    assert found
     return found[1]
 
 

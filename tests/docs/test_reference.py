@@ -26,8 +26,6 @@ MESSAGES = sorted(str(path.relative_to(PROJECT)) for path in SOURCES if "penumbr
 @pytest.fixture(scope="module")
 def reference() -> Any:
     specification = importlib.util.spec_from_file_location("reference", PROJECT / "docs" / "reference.py")
-    assert specification
-    assert specification.loader
     module = sys.modules["reference"] = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
@@ -35,8 +33,7 @@ def reference() -> Any:
 
 @pytest.fixture(scope="module")
 def parameters(reference: Any) -> str:
-    page: str = reference.parameters_page()
-    return page
+    return reference.parameters_page()
 
 
 def test_the_page_lists_every_parameter_of_every_flow(parameters: str) -> None:

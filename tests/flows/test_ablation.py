@@ -62,8 +62,7 @@ def world(dataset: Dataset, module_store: Store, prefect_server: None) -> Iterat
 
 
 def grid_of(dataset: Dataset, *rows: str) -> Artifact:
-    found: Artifact = ablation(dataset, "llms", rows, 2, **PARAMETERS)
-    return found
+    return ablation(dataset, "llms", rows, 2, **PARAMETERS)
 
 
 @pytest.fixture(scope="module")

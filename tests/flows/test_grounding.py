@@ -150,8 +150,7 @@ def trained(world: Path) -> Artifact:
 
 @pytest.fixture(scope="module")
 def evaluated(world: Path, trained: Artifact) -> Artifact:
-    found: Artifact = evaluate_grounding(dataset(world))
-    return found
+    return evaluate_grounding(dataset(world))
 
 
 def figures_of(evaluation: Artifact) -> dict[tuple[str, str, str], float]:
@@ -342,7 +341,6 @@ def test_two_processes_of_a_launcher_make_one_artifact(world: Path, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     [made] = [it for it in Store().find("tiny", "metrics") if it.parameters["settings"]["training"]["seed"] == 31]
     together = read_checkpoint(run_folder(Store().reference(made)), "last")
-    assert together is not None
     assert together.state["processes"] == 2
     shutil.rmtree(Store().reference(made).path)
     with pytest.raises(RunError, match="begun with 2 processes"):

@@ -75,8 +75,7 @@ def groups(losses: dict[str, Any], **model: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, store: Store) -> Artifact:
-    found: Artifact = train_grounding(dataset(folder), **groups({"spatial_dynamics": 0.5}))
-    return found
+    return train_grounding(dataset(folder), **groups({"spatial_dynamics": 0.5}))
 
 
 def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store: Store, folder: Path) -> None:

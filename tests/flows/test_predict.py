@@ -93,8 +93,7 @@ def dataset(films: Path) -> Dataset:
 def train(films: Path, shine: bool) -> Artifact:
     model = QDDETRConfig(**model_of(**SMALL), losses=LossConfig(shine=shine))
     training = Training(epochs=2, batch_size=8, evaluate_every=1, validation=0.3)
-    found: Artifact = train_grounding(dataset(films), None, model, training)
-    return found
+    return train_grounding(dataset(films), None, model, training)
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +108,7 @@ def trained(world: Path, base: Artifact) -> Artifact:
 
 @pytest.fixture(scope="module")
 def evaluated(world: Path, trained: Artifact) -> Artifact:
-    found: Artifact = evaluate_grounding(dataset(world), Choice(run=trained.key[:8]))
-    return found
+    return evaluate_grounding(dataset(world), Choice(run=trained.key[:8]))
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +217,6 @@ def test_no_empty_window_is_offered_and_scores_close_to_the_best_are_marked(
 
 def test_a_query_below_the_threshold_is_not_in_the_video(film: Path, trained: Artifact, evaluated: Artifact) -> None:
     of_run = Grounder.of_run(trained.key)
-    assert of_run.calibrator is not None
     calibrator = replace(of_run.calibrator, is_chance=False)
     said, rows = {}, {}
     for threshold in (0.0, 1.0):
@@ -347,7 +344,6 @@ def demo_app(*arguments: str) -> Iterator[str]:
     """`penumbra demo-app` in a process of its own, and its address."""
     command = ending_with_us("penumbra", "demo-app", "--port", "0", *arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
         try:
             yield re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
         finally:

@@ -178,7 +178,6 @@ def test_a_run_s_server_is_locked_and_ends_when_the_run_is_killed(tmp_path: Path
         [sys.executable, "-c", RUN], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        assert process.stdout is not None
         _, address, credential = next(line for line in process.stdout if line.startswith("server")).split()
         server = Guarded(int(address.split(":")[2].split("/")[0]), credential)
         started = psutil.Process(process.pid).children(recursive=True)

@@ -37,8 +37,7 @@ def golden_files(model: str) -> list[Path]:
 def losses_of(model: str, shine: bool = False, **changes: Any) -> LossSettings:
     """Return the loss settings of a base model, with changes."""
     config = CONFIGS[model].model_validate({"losses": {"shine": True} if shine else {}})
-    found: LossSettings = replace(config.loss_settings, **changes)
-    return found
+    return replace(config.loss_settings, **changes)
 
 
 def model_of(name: str, sizes: dict[str, Any]) -> GroundingModel:

@@ -29,8 +29,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 
 def options(golden: Golden) -> dict[str, Any]:
-    found: dict[str, Any] = golden.config["cfg"]["MODEL"]["MMN"]
-    return found
+    return golden.config["cfg"]["MODEL"]["MMN"]
 
 
 def settings(golden: Golden) -> MMNSettings:

@@ -17,7 +17,6 @@ def with_negative(batch: Inputs) -> Inputs:
 
 
 def probability(found: Outputs) -> torch.Tensor:
-    assert found.probability is not None
     return found.probability
 
 

@@ -101,7 +101,6 @@ def test_a_batch_without_negative_leaves_out_the_terms_that_need_one(model: str)
 
 def hinges(hard: Tensor, truth: Targets) -> list[Tensor]:
     found, present = outputs(), truth.hard_present
-    assert present is not None
     return fine_hinges(found.saliency, hard, present, found.saliency_negative, truth, MomentDETRLosses(shine=True))
 
 
@@ -116,7 +115,6 @@ def test_relative_and_absolute_ranking_are_added_by_their_weights() -> None:
 
 def test_a_missing_hard_negative_leaves_out_its_hinges_alone() -> None:
     hard, present = outputs().saliency_hard, torch.ones(3, B, dtype=torch.bool)
-    assert hard is not None
     present[1, 0] = False
     whole, part = hinges(hard, targets()), hinges(hard, targets(hard_present=present))
     torch.testing.assert_close(whole[0], part[0])

@@ -54,8 +54,6 @@ def test_a_sample_has_the_same_output_alone_and_in_any_batch(name: str) -> None:
 def test_hard_negatives_are_scored_as_if_each_were_the_text(name: str) -> None:
     net, batch = model(name).eval(), inputs(hard=True)
     found: Outputs = net(batch, negative=True)
-    assert found.saliency_hard is not None
-    assert found.saliency_negative is not None
     for level in range(3):
         own = slice(1 + level, 2 + level)
         single = net(replace(batch, text=batch.text[own], text_mask=batch.text_mask[own]))

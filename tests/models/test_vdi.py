@@ -63,8 +63,6 @@ def test_dynamics_are_compared_for_pairs_of_different_videos() -> None:
 @pytest.mark.parametrize("motion", ["transformer", "lstm"])
 def test_padding_frames_change_no_motion(motion: str) -> None:
     net, batch = model(motion=motion).eval(), inputs()
-    assert net.dynamics is not None
-    assert batch.seen is not None
     together = net.dynamics(batch.seen)
     for video, count in enumerate((6, 2, 1)):
         own = slice(video, video + 1)
@@ -98,8 +96,6 @@ def test_both_losses_reach_the_text_encoder_and_the_visual_side() -> None:
     terms = net.inject(batch)
     assert set(terms) == {"visual_context", "spatial_dynamics"}
     sum(terms.values(), torch.zeros(())).backward()
-    assert net.dynamics is not None
-    assert net.context.decoder is not None
     text = net.text_encoder.table
     assert isinstance(text, nn.Embedding)
     seen = net.context.decoder.linear1, net.dynamics.patch, net.dynamics.place, text

@@ -146,8 +146,7 @@ def running(host: Host, folder: Path) -> "subprocess.Popen[str]":
 
 
 def result(run: "subprocess.Popen[str]") -> dict[str, str]:
-    found: dict[str, str] = json.loads(run.communicate(timeout=PATIENCE)[0].splitlines()[-1])
-    return found
+    return json.loads(run.communicate(timeout=PATIENCE)[0].splitlines()[-1])
 
 
 @pytest.mark.parametrize("engine", ["dask", "ray"])

@@ -165,7 +165,6 @@ def test_a_single_part_and_a_plan_start_no_workers(store: Store, prefect_server:
     def again(workers_before: bool) -> bool:
         with use_engine(Engine.processes):
             there = workers()
-            assert there
             if workers_before:
                 assert there.pool
             run(Toy(Toys()))

@@ -49,8 +49,7 @@ class Shown:
         self("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def texts(self, selector: str) -> list[str]:
-        found: list[str] = self(f"[...document.querySelectorAll({json.dumps(selector)})].map(it => it.textContent)")
-        return found
+        return self(f"[...document.querySelectorAll({json.dumps(selector)})].map(it => it.textContent)")
 
     def queries(self) -> list[str]:
         return self.texts(".row .query")

@@ -82,7 +82,6 @@ def test_a_decoder_knows_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
     with closing(Decoder(0.5)) as decoder:
         assert decoded(film(tmp_path / "a.mp4", 5), decoder)[2] == ""
-        assert decoder.process
         assert b"sk-canary" not in Path(f"/proc/{decoder.process.pid}/environ").read_bytes()
 
 

@@ -51,7 +51,6 @@ def test_features_do_not_depend_on_the_other_clips_of_the_batch(encoder: Encoder
     path = film(tmp_path / "a.mp4", 45)
     with closing(Decoder(0.1, encoder.resizing)) as decoder:
         alone, together = (encode_video(encoder, decoder, path, batch_size=size).features for size in (1, 8))
-    assert together is not None
     np.testing.assert_allclose(alone, together, atol=4e-3)
     assert np.abs(np.diff(together, axis=0)).max(1).min() > 0.1, "no two clips that follow each other are alike"
 
@@ -65,7 +64,6 @@ def test_a_picture_that_is_shown_for_long_is_encoded_once(encoder: Encoder, tmp_
 
     with closing(Decoder(1.0, encoder.resizing)) as decoder:
         features = encode_video(encoder, decoder, path, batch_size=4, states=counted).features
-    assert features is not None
     assert batches == [4]
     assert len(features) == 1 + 3600 // encoder.frames
     np.testing.assert_array_equal(features[1:-2], features[2:-1])

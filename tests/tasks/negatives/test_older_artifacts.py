@@ -23,8 +23,7 @@ def older(table: pa.Table, stage: str) -> bytes:
     """Return a Parquet file as an older version wrote it."""
     old_names, sink = {new: old for old, new in RENAMED[stage].items()}, pa.BufferOutputStream()
     pq.write_table(table.rename_columns([old_names.get(name, name) for name in table.column_names]), sink)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return sink.getvalue().to_pybytes()
 
 
 @pytest.mark.parametrize("stage", ["negatives", "fills"])

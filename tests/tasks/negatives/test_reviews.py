@@ -62,8 +62,7 @@ def texts(negatives: Artifact) -> dict[tuple[str, int], str]:
 
 
 def rows_of(negatives: Artifact) -> list[Row]:
-    rows: list[Row] = Store().table(negatives).to_pylist()
-    return rows
+    return Store().table(negatives).to_pylist()
 
 
 def verdict(row: Row, kind: str, edited: str | None = None, time: str = TIME) -> Row:

@@ -163,7 +163,6 @@ def test_a_step_may_read_one_hard_negative_of_a_query_drawn_anew() -> None:
     drawn = set()
     for _ in range(40):
         inputs, targets = data.batch(torch.arange(2))
-        assert targets.hard_present is not None
         for query, of in enumerate(levels):
             own = {level: texts(2).gather(torch.tensor([texts(2).index[text]]), 6)[0] for level, text in of.items()}
             text = inputs.text[1, query, : inputs.text_mask[1, query].sum()]

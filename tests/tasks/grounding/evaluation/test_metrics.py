@@ -86,7 +86,6 @@ def query(number: int, duration: float, *windows: tuple[float, float]) -> dict[s
 
 def window(queries: list[dict[str, Any]], duration: float, end: float | None = None) -> tuple[float, float]:
     found = constant_window(queries, end)
-    assert found
     return found(duration)["start"], found(duration)["end"]
 
 

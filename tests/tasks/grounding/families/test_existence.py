@@ -80,7 +80,6 @@ def test_a_step_asks_false_texts_and_knows_which_they_are(name: str) -> None:
     found = system.data(data(12), torch.device("cpu"))
     inputs, targets = found.batch(found.batches(0, 0)[0])
     outputs = model(inputs) if name == "mmn" else model(inputs, negative=True)
-    assert outputs.existence is not None
     assert len(outputs.existence) == TEXTS[name]
     false = torch.cat([it.false for it in (targets if isinstance(targets, tuple) else (targets,))], 1)
     assert false.shape == outputs.existence[1:].shape
@@ -174,7 +173,6 @@ def test_an_area_that_a_few_sentences_have_by_chance_is_named_so(store: Store, c
     values |= {"true sentences": count, "level 1 sentences": count}
     rows = [{"run": "r", "name": name, "value": float(value)} for name, value in values.items()]
     calibrator, words = read_calibrator(build(store, "calibration", rows, parameters={"evidence": ["a"]}))
-    assert calibrator is not None
     assert calibrator.is_chance == is_chance
     assert ("that may be chance" in words) == is_chance
 

@@ -78,7 +78,6 @@ def test_what_was_stored_survives_kill_9_and_an_answer_is_stored_whole_or_not_at
     command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     kept = [int(process.stdout.readline()) for _ in range(17)]
     process.kill()
     kept += [int(line) for line in process.communicate()[0].splitlines()]

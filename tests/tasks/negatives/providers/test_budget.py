@@ -73,7 +73,6 @@ def started(answers: Answers, seconds: float) -> subprocess.Popen[bytes]:
     """Return a process that has spent 0.3 and has a request of at most 0.3 under way."""
     command = [sys.executable, "-c", RESERVE, answers.folder, str(seconds)]
     process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     assert process.stdout.readline() == b"under way\n"
     return process
 

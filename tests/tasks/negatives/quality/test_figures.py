@@ -111,7 +111,6 @@ def test_blind_auc_is_the_specifications() -> None:
 
 def auc(queries: list[str], negatives: list[str], videos: list[int], unit: str = "words") -> float:
     area = blind_auc(queries, negatives, np.array(videos), Resamples(max(videos) + 1, 0, 0), unit)
-    assert area
     return area.value
 
 
