@@ -165,36 +165,30 @@ def extent(shapes: tuple[Shape, ...], *, light: bool = False) -> tuple[float, fl
     return min(u), min(v), max(u), max(v)
 
 
-def _window(shapes: tuple[Shape, ...], scale: float, angle: float) -> tuple[tuple[int, int, int, int], float]:
-    _, bottom, _, top = extent(shapes)
-    middle = (bottom + top) / 2 * scale
-    left, low, right, high = (side * scale for side in extent(shapes, light=True))
-    reach_u = max(-left, right)
-    if angle:
-        reach_u = reach = float(np.hypot(reach_u, max(high - middle, middle - low)))
-        low, high = middle - reach, middle + reach
-    across, down, up = int(reach_u) + 2, int(-low) + 2, int(high) + 2
-    return (-across, -up, across, max(down, 2)), middle
-
-
 @lru_cache(maxsize=20_000)
 def draw(
     shapes: tuple[Shape, ...], style: Style, *, scale: float = 1.0, angle: float = 0.0, squeeze: float = 1.0
 ) -> Sprite:
     """Return a picture of shapes, turned by `angle` (degrees) around the middle and squeezed horizontally."""
-    (left, top, right, bottom), middle = _window(shapes, scale, angle)
-    across = (np.arange((right - left) * FINE, dtype=np.float32) + 0.5) / FINE + left
-    upwards = -((np.arange((bottom - top) * FINE, dtype=np.float32) + 0.5) / FINE + top)
-    u, v = np.meshgrid(across, upwards)
+    _, bottom, _, top = extent(shapes)
+    middle = (bottom + top) / 2 * scale
+    left, low, right, high = (side * scale for side in extent(shapes, light=True))
+    reach = max(-left, right)
+    if angle:
+        reach = float(np.hypot(reach, max(high - middle, middle - low)))
+        low, high = middle - reach, middle + reach
+    across, up, down = int(reach) + 2, int(high) + 2, max(int(-low) + 2, 2)  # pixels from the anchor to the edges
+    columns = (np.arange(2 * across * FINE, dtype=np.float32) + 0.5) / FINE - across
+    rows = -((np.arange((up + down) * FINE, dtype=np.float32) + 0.5) / FINE - up)
+    u, v = np.meshgrid(columns, rows)
     if angle:
         cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
         u, v = u * cos + (v - middle) * sin, (v - middle) * cos - u * sin + middle
     u, v = (u / (scale * squeeze)).astype(np.float32), (v / scale).astype(np.float32)
     colour, alpha = _paint(shapes, style, u, v)
     fine = np.concatenate([colour * alpha, alpha], axis=2)
-    rows, columns = fine.shape[0] // FINE, fine.shape[1] // FINE
-    small = fine.reshape(rows, FINE, columns, FINE, 4).mean((1, 3))
-    return Sprite(small[..., :3], small[..., 3:], left, top)
+    small = fine.reshape(up + down, FINE, 2 * across, FINE, 4).mean((1, 3))
+    return Sprite(small[..., :3], small[..., 3:], -across, -up)
 
 
 def _paint(shapes: tuple[Shape, ...], style: Style, u: Grid, v: Grid) -> tuple[Image, Image]:

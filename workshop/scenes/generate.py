@@ -48,18 +48,13 @@ class AnnotatedVideo:
     labels: list[Label] = field(default_factory=list)
 
 
-@dataclass
 class TrainingVocabulary:
-    texts: set[str] = field(default_factory=set)
-    words: set[str] = field(default_factory=set)
-    lemmas: set[str] = field(default_factory=set)
-    pairs: set[Pair] = field(default_factory=set)
-
-    def add(self, sentence: Sentence) -> None:
-        self.texts.add(sentence.text)
-        self.words.update(words_of(sentence.text))
-        self.lemmas.update(lemma for _, lemma in sentence.lemmas)
-        self.pairs.update(sentence.pairs)
+    def __init__(self, videos: list[AnnotatedVideo]) -> None:
+        sentences = [sentence for video in videos for sentence in video.sentences]
+        self.texts = {sentence.text for sentence in sentences}
+        self.words = {word for text in self.texts for word in words_of(text)}
+        self.lemmas = {lemma for sentence in sentences for _, lemma in sentence.lemmas}
+        self.pairs = {pair for sentence in sentences for pair in sentence.pairs}
 
 
 def words_of(text: str) -> list[str]:
@@ -163,11 +158,9 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
     """Return the four splits, with `videos` videos in all. The others depend on the training split."""
     counts = {name: round(share * videos) for name, share in SHARES.items()}
     counts["train"] += videos - sum(counts.values())
-    held, seen = hold_out(chance), TrainingVocabulary()
+    held = hold_out(chance)
     train = annotated_videos(counts["train"], lambda sentence: held.isdisjoint(sentence.pairs), chance)
-    for video in train:
-        for sentence in video.sentences:
-            seen.add(sentence)
+    seen = TrainingVocabulary(train)
     trivial = annotated_videos(
         counts["test_trivial"],
         lambda it: it.pairs <= seen.pairs and it.text not in seen.texts and seen.words.issuperset(words_of(it.text)),

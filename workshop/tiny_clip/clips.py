@@ -81,7 +81,13 @@ def sentences_of(script: Script, chance: random.Random, *, novel: bool) -> list[
 def clips(seed: int, scenes: int) -> Iterator[Clip]:
     chance = random.Random(seed)
     for script, record, sentences in _new_scenes(chance, scenes):
-        firsts = sorted(_drawn(script, frame_count(record), chance))
+        count = frame_count(record)
+        drawn = {
+            min(max(round(chance.uniform(event.start - 0.2, event.end - 0.2) * FPS), 0), count - 1)
+            for event in script.events
+            for _ in range(CLIPS)
+        }
+        firsts = sorted(drawn | {chance.randrange(count) for _ in range(IDLE)})
         for first, (before, middle, after) in _frames_of_clips(record, firsts, _seen).items():
             start, end = first / FPS, (first + SPREAD[-1]) / FPS
             events = events_within(record, start, end)
@@ -93,15 +99,6 @@ def clips(seed: int, scenes: int) -> Iterator[Clip]:
                 attributes(record, events, (start + end) / 2),
                 [sentences[event] for event in events],
             )
-
-
-def _drawn(script: Script, count: int, chance: random.Random) -> set[int]:
-    drawn = {
-        min(max(round(chance.uniform(event.start - 0.2, event.end - 0.2) * FPS), 0), count - 1)
-        for event in script.events
-        for _ in range(CLIPS)
-    }
-    return drawn | {chance.randrange(count) for _ in range(IDLE)}
 
 
 def moments(seed: int, scenes: int) -> Iterator[tuple[str, Pictures]]:
@@ -304,8 +301,6 @@ def _attributes(record: Record, event: Record, middle: float) -> dict[str, str |
 BATCH = 96  # clips
 MIXED, MIRRORED = 0.8, 0.5  # shares of clips with the background of another, and of mirrored batches
 
-Rows = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -348,7 +343,9 @@ class Batches:
         rows, self._order = np.array(self._order[:BATCH]), self._order[BATCH:]
         wanted = 2 * self.stirs[rows] + 0.3 * self.near[rows] + self.chance.random((BATCH, GRID * GRID))
         places = np.argsort(-wanted, 1)[:, :kept]
-        sources = self._sources(rows, places)
+        others = rows[self.chance.permutation(BATCH)]
+        mixed = (self.chance.random(BATCH) < MIXED)[:, None] & ~self.near[rows] & ~self.near[others]
+        sources = np.take_along_axis(np.where(mixed, others[:, None], rows[:, None]), places, 1)
         seen, maps, owners, numbers, stirs = (
             torch.from_numpy(values[sources, places])
             for values in (self.patches, self.maps, self.owners, self.numbers, self.stirs)
@@ -364,9 +361,3 @@ class Batches:
         texts = [str(self.chance.choice(of_rows[i][self.chance.integers(len(of_rows[i]))])) for i in busy]
         attributes = torch.from_numpy(self.attributes[rows])
         return Batch(seen, torch.from_numpy(places), stirs, maps.long(), owners, numbers, attributes, busy, texts)
-
-    def _sources(self, rows: Rows, places: Rows) -> Rows:
-        order = self.chance.permutation(BATCH)
-        mixed = (self.chance.random(BATCH) < MIXED)[:, None] & ~self.near[rows] & ~self.near[rows[order]]
-        taken = np.where(mixed, rows[order][:, None], rows[:, None])
-        return np.take_along_axis(taken, places, 1)

@@ -105,8 +105,7 @@ def to_patches(pictures: Pictures) -> Patches:
 
 def stirring(patches: Patches) -> npt.NDArray[np.bool_]:
     frames = patches.reshape(*patches.shape[:-1], FRAMES, -1).astype(np.int16)
-    changed: npt.NDArray[np.bool_] = np.abs(frames[..., 1:, :] - frames[..., :1, :]).max((-2, -1)) > STIRS
-    return changed
+    return np.abs(frames[..., 1:, :] - frames[..., :1, :]).max((-2, -1)) > STIRS
 
 
 def see(model: Any, patches: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
