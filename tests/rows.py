@@ -1,7 +1,7 @@
 """Small data sets, rows of tables with usual values, artifacts that hold them, and the files of a folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,12 @@ def files_in(folder: Path, pattern: str = "*") -> dict[str, bytes]:
     """Return the bytes of all files below a folder, by their paths in it."""
     files = [path for path in folder.rglob(pattern) if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def json_lines(file: Path, rows: Iterable[Any]) -> Path:
+    """Write each row as a line of JSON; return the file."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
 
 
 def annotation(qid: str, query: str, split: str = "train", **others: Any) -> Row:

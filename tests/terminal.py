@@ -9,6 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.locations import PROJECT
 from penumbra.flows.commands import app
 
 
@@ -30,6 +31,12 @@ def refusal(*words: str) -> str:
     assert isinstance(error, PenumbraError), (words, error)
     assert "\n" not in str(error)
     return str(error)
+
+
+def started(program: str, *words: str) -> subprocess.Popen[str]:
+    """Start a program, whose lines can be read while it runs."""
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
 
 
 def python(program: str | Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -171,15 +171,13 @@ class Captions:
         is_lower = self.random.random() < LOWER
         return self._styled(doc.text, is_lower), self._styled("".join(texts), is_lower)
 
-    def pairs(self) -> Row:
-        """Return a row with captions and the same with words replaced."""
+    def row(self, missing: float) -> Row:
+        """Return a row with missing words, in this share of rows, or with captions and the same with words replaced."""
+        if self.random.random() < missing:
+            return self._row(MISSING_WORD, "examples", self.missing_word, MISSING_TOKENS, [])
         texts = [self.pair() for _ in range(PAIRS)]
         lines = [Line(text, text == real, i) for i, (real, spoiled) in enumerate(texts) for text in (real, spoiled)]
         return self._row(PROMPT, "sentences", self.caption, TOKENS, lines)
-
-    def missing(self) -> Row:
-        """Return a row with missing words."""
-        return self._row(MISSING_WORD, "examples", self.missing_word, MISSING_TOKENS, [])
 
     def readings(self, path: Path) -> list[Row]:
         """Return rows with queries and the sentences that were read, each after other queries of its data set."""
@@ -284,10 +282,9 @@ def main(captions: Path, output: Path = ADAPTER, steps: int = 120) -> None:
     model.requires_grad_(False).set_attn_implementation("sdpa")
     read = Captions(captions, language_model)
     # before the first step: the model as it is proposes words for the pairs
-    first = [read.missing() if read.random.random() < MISSING_ROWS else read.pairs() for _ in range(steps * ROWS)]
+    first = [read.row(MISSING_ROWS) for _ in range(steps * ROWS)]
     second = [row for _ in range(TIMES) for row in read.readings(READINGS)]
-    others = range(int(OTHER_ROWS * len(second)))
-    second += [read.missing() if read.random.random() < OTHER_MISSING_ROWS else read.pairs() for _ in others]
+    second += [read.row(OTHER_MISSING_ROWS) for _ in range(int(OTHER_ROWS * len(second)))]
     read.random.shuffle(second)
     for number, block in enumerate(model.model.layers):
         for part, names in LAYERS.items():

@@ -1,7 +1,5 @@
 """Removal of artifacts by name, by age and if nothing needs them; reports of damaged artifacts."""
 
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.runs import run_folder
 from tests.rows import build
-from tests.terminal import penumbra, printed
+from tests.terminal import penumbra, printed, started
 
 USING = """
 import sys, time
@@ -55,8 +53,7 @@ def test_what_no_result_needs_is_removed_but_not_by_a_dry_run(store: Store, made
 
 
 def test_nothing_is_removed_beside_a_run_that_uses_the_data_set(store: Store, made: dict[str, Artifact]) -> None:
-    command = [sys.executable, "-c", USING, store.root]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started(USING, store.root) as process:
         assert process.stdout.readline() == "ready\n"
         refused = penumbra("artifacts", "rm", "--unneeded")
         assert isinstance(refused.exception, ArtifactError)

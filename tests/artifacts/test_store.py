@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -22,11 +20,11 @@ import pytest
 from pydantic import ValidationError
 
 from penumbra.artifacts import files as digests
-from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part, Work, WrittenPart, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from tests.rows import files_in
+from tests.terminal import started
 
 PARENT = Artifact(root="/r", dataset="d", stage="tags", key="0" * 16)
 WORK = Work("scenes", "dictionary", 1, {"ratio": 0.5, "names": ["a"]}, (PARENT,), {"train": "ab12"})
@@ -130,7 +128,7 @@ def test_other_readers_open_the_folder_as_one_table(store: Store) -> None:
     assert pandas.read_parquet(artifact.path).to_dict("records") == rows
 
 
-CHILD = """
+BUILD = """
 import sys, time
 from functools import partial
 from penumbra.artifacts.store import Store
@@ -146,14 +144,8 @@ Store(sys.argv[1]).build(WORK, [partial(make, index) for index in range(PARTS)])
 """
 
 
-def child(root: str, stops_at: int = -1) -> subprocess.Popen[str]:
-    """Another process that builds the same work, and waits to be killed in part `stops_at`."""
-    command = [sys.executable, "-c", CHILD, root, str(stops_at)]
-    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
-
-
 def test_two_processes_at_once_make_one_whole_artifact(store: Store, undisturbed: dict[str, bytes]) -> None:
-    processes = [child(store.root), child(store.root)]
+    processes = [started(BUILD, store.root, "-1") for _ in range(2)]
     assert [process.wait(60) for process in processes] == [0, 0]
     for process in processes:
         process.communicate()
@@ -164,7 +156,7 @@ def test_two_processes_at_once_make_one_whole_artifact(store: Store, undisturbed
 
 def test_a_killed_process_loses_its_lease_and_its_current_part(store: Store, undisturbed: dict[str, bytes]) -> None:
     artifact = store.artifact(WORK)
-    with child(store.root, stops_at=2) as process:
+    with started(BUILD, store.root, "2") as process:
         assert process.stdout.readline() == "ready\n"
         resumed = Makers()
         told = threading.Event()

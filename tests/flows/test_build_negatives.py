@@ -16,7 +16,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.settings import Filling
 from tests.markup import published
-from tests.rows import first_videos
+from tests.rows import first_videos, json_lines
 
 BEFORE = {"annotations", "tags", "dictionary", "masks", "fills", "embeddings"}
 STAGES = BEFORE | {"negatives", "in_video_negatives", "rejected", "measures", "quality"}
@@ -147,10 +147,9 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
     """Here the others' are this run's own, so that what its checks said is known."""
     store, negatives = built
     own = {(row["qid"], row["level"]): row for row in store.table(negatives).to_pylist()}
-    file = tmp_path / "others.jsonl"
     rows = [{name: row[name] for name in ("qid", "level", "query", "negative")} for row in own.values()]
     strange = [{"qid": "nobody", "level": level, "negative": "a person."} for level in (2, 200, 10**400)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *strange]))
+    file = json_lines(tmp_path / "others.jsonl", [*rows, *strange])
     made = import_negatives(Dataset(name="dirty", folder=str(folder)), str(file), judging=LIGHT)
     found = {(row["qid"], row["level"]): row for row in store.table(made.negatives).to_pylist()}
     assert {place: row["negative"] for place, row in found.items()} == {p: row["negative"] for p, row in own.items()}

@@ -1,6 +1,5 @@
 """Parameters from deployments, files and the command line, their help, and messages about wrong and hostile ones."""
 
-import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +28,7 @@ from penumbra.flows.registry import FLOWS, ParameterError, flow_of
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.presets import FEW, preset_for, presets, with_preset
 from penumbra.tasks.negatives.providers.settings import PROVIDERS, HostedSettings
+from tests.rows import json_lines
 from tests.terminal import printed, python, refusal
 
 pytestmark = pytest.mark.slow
@@ -244,8 +244,7 @@ def test_few_training_queries_are_given_a_small_model_unless_one_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, typed: list[str], expected: str
 ) -> None:
     row = {"vid": "v", "query": "a person waves.", "duration": 9, "relevant_windows": [[0, 4]]}
-    lines = (json.dumps({**row, "qid": qid}) + "\n" for qid in range(number))
-    (tmp_path / "train.jsonl").write_text("".join(lines))
+    json_lines(tmp_path / "train.jsonl", ({**row, "qid": qid} for qid in range(number)))
     changes = {"dataset": {"folder": str(tmp_path)}}
     _, _, seen = prepare("train-grounding", "mine", changes, parse_parameters(typed))
     with caplog.at_level("INFO"):

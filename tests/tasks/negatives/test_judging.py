@@ -1,6 +1,5 @@
 """Sentences to judge by: levels of test queries, and false sentences of a file; training reads neither."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.judging import TRUE_ELSEWHERE, FalseSentences, OwnSentences, encode_once, is_said_by
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters
 from penumbra.tasks.stage import build, planning, without_prefect
-from tests.rows import first_videos
+from tests.rows import first_videos, json_lines
 
 CORPUS: dict[str, Any] = {"filling": {"providers": ["corpus"]}, "judging": {"judge": False}}
 
@@ -98,11 +97,6 @@ def test_nothing_is_fetched_for_an_encoder(monkeypatch: pytest.MonkeyPatch, capl
     assert not own.may_be_true("v", "the person paints a gate")
 
 
-def put(file: Path, *rows: Any) -> str:
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
-
-
 def test_sentences_of_a_file_are_false_of_the_video_they_name(charades: Dataset, store: Store, tmp_path: Path) -> None:
     annotations = build(Annotations(charades))
     rows = store.table(annotations).to_pylist()
@@ -110,18 +104,13 @@ def test_sentences_of_a_file_are_false_of_the_video_they_name(charades: Dataset,
     others = {row["vid"] for row in rows if row["split"] != "train"}
     other = next(row for row in rows if row["vid"] not in others)
     eagle = {"vid": test["vid"], "query": "a golden eagle\u200b hunts a hare.", "relevant_windows": [[0, 0]]}
-    file = put(
-        tmp_path / "false.jsonl",
-        eagle,
-        {**eagle, "query": test["query"].upper()},
-        {**eagle, "relevant_windows": [[0, 3.5]]},
-        {**eagle, "vid": other["vid"]},
-        {**eagle, "vid": None},
-        {**eagle, "query": 7},
-        {"vid": test["vid"]},
-        *({**eagle, "query": f"a hawk hunts {n} hares."} for n in range(30)),
-    )
-    made = build(FalseSentences(annotations, NegativeSource(source="imported", file=file, kind="another domain")))
+    rejected = [{"query": test["query"].upper()}, {"relevant_windows": [[0, 3.5]]}, {"vid": other["vid"]}]
+    rejected += [{"vid": None}, {"query": 7}]
+    hawks = [{"query": f"a hawk hunts {n} hares."} for n in range(30)]
+    false = [{"vid": test["vid"]}, *(eagle | changes for changes in ({}, *rejected, *hawks))]
+    file = json_lines(tmp_path / "false.jsonl", false)
+    sourcing = NegativeSource(source="imported", file=str(file), kind="another domain")
+    made = build(FalseSentences(annotations, sourcing))
     first, *_ = found = store.table(made).to_pylist()
     assert (first["level"], first["provider"]) == (0, "another domain")
     assert first["negative"] == "a golden eagle hunts a hare."
@@ -134,6 +123,6 @@ def test_sentences_of_a_file_are_false_of_the_video_they_name(charades: Dataset,
         "row lacks its vid or its query": 3,
         "each query of its video has a sentence of this file": 31 - len(found),
     }
-    true = put(tmp_path / "true.jsonl", {"vid": test["vid"], "query": "x y", "relevant_windows": [[1, 2]]})
+    true = json_lines(file, [{"vid": test["vid"], "query": "x y", "relevant_windows": [[1, 2]]}])
     with pytest.raises(NegativesError, match="most often: it has a window"):
-        build(FalseSentences(annotations, NegativeSource(source="imported", file=true, kind="x")))
+        build(FalseSentences(annotations, NegativeSource(source="imported", file=str(true), kind="x")))

@@ -30,7 +30,7 @@ from penumbra.tasks.stage import build
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.embeddings import Embeddings, Encoding
 from penumbra.tasks.text.tags import Tagging, Tags
-from tests.rows import first_videos
+from tests.rows import first_videos, json_lines
 
 VIDEOS = 60  # of each split
 Kind = TypeVar("Kind", bound=SentenceNegatives)
@@ -115,13 +115,8 @@ def release(shared: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def put(file: Path, *rows: dict[str, Any]) -> Path:
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
-
-
 def test_the_release_is_taken_as_it_is(make: Make, store: Store, release: list[dict[str, Any]], tmp_path: Path) -> None:
-    stage = make(put(tmp_path / "release.jsonl", *release))
+    stage = make(json_lines(tmp_path / "release.jsonl", release))
     made = build(stage)
     assert len(store.manifest(made).parts) == len(store.manifest(stage.annotations).parts) > 2
     there = {qid for qid, split in stage.splits.items() if split == "train"}
@@ -161,7 +156,7 @@ def test_what_is_no_negative_is_refused(
     other = {**good, "level": 2, "negative": "person stops eating."} | changes
     if other["qid"] == "TEST":
         other["qid"] = next(qid for qid in stage.splits if "_test_" in qid)
-    put(tmp_path / "mixed.jsonl", good, other)
+    json_lines(tmp_path / "mixed.jsonl", [good, other])
     made = build(stage)
     assert store.manifest(made).rejected == {reason: 1}
     assert [row["negative"] for row in store.table(made).to_pylist()] == [good["negative"]]
@@ -172,20 +167,20 @@ def test_what_is_no_negative_is_refused(
 def test_an_imported_negative_is_cleaned_and_the_changes_are_counted(make: Make, store: Store, tmp_path: Path) -> None:
     query = QUERY.replace(" ", "\u200b  ", 1)
     row = {"qid": QID, "level": 1, "query": query, "negative": "person\u200b stops  watching\x07 television."}
-    made = build(make(put(tmp_path / "dirty.jsonl", row)))
+    made = build(make(json_lines(tmp_path / "dirty.jsonl", [row])))
     assert [row["negative"] for row in store.table(made).to_pylist()] == ["person stops watching television."]
     changes = ("control or format characters removed", "blanks between words made single spaces")
     assert store.manifest(made).notes == {f"negative: {change}": 1 for change in changes}
 
 
 def test_a_file_of_another_data_set_is_an_error(make: Make, tmp_path: Path) -> None:
-    file = put(tmp_path / "other.jsonl", {"qid": "x_1", "level": 1, "negative": "a dog eats."})
+    file = json_lines(tmp_path / "other.jsonl", [{"qid": "x_1", "level": 1, "negative": "a dog eats."}])
     with pytest.raises(NegativesError, match="no qid is of a training query of corner, the first is 'x_1'"):
         build(make(file))
 
 
 def test_without_a_file_it_is_what_was_imported_last(make: Make, store: Store, tmp_path: Path) -> None:
-    stage = make(put(tmp_path / "one.csv", {}))
+    stage = make(json_lines(tmp_path / "one.csv", [{}]))
     (tmp_path / "one.csv").write_text(f"qid,level,negative\n{QID},2,person eats.\n")
     queries = Queries(stage.annotations, stage.tags, stage.embeddings, stage.annotations)
     asked = queries, stage.dictionary, NegativesParameters(sourcing=NegativeSource(source="imported"))

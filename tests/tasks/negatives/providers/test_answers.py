@@ -1,9 +1,6 @@
 """The cache of paid answers: nothing is lost, whoever reads it and whenever a process is killed."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,10 +8,10 @@ import diskcache
 import pytest
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.attempts import Answer, Attempt, attempt_history, store
 from tests.hosted import questions
+from tests.terminal import started
 
 WRITE_UNTIL_KILLED = """
 import sys
@@ -75,9 +72,7 @@ def test_a_cache_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 def test_what_was_stored_survives_kill_9_and_an_answer_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True)
+    process = started(WRITE_UNTIL_KILLED, str(tmp_path))
     kept = [int(process.stdout.readline()) for _ in range(17)]
     process.kill()
     kept += [int(line) for line in process.communicate()[0].splitlines()]

@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.negatives.providers.answers import Answers, Budget, open_budget
 from penumbra.tasks.negatives.providers.settings import OpenAI, Price, price_of, price_table
+from tests.terminal import started
 
 RESERVE = """
 import sys, time
@@ -69,16 +68,15 @@ def test_a_request_waits_for_what_others_have_reserved(answers: Answers) -> None
         asyncio.run(ask(budget))
 
 
-def started(answers: Answers, seconds: float) -> subprocess.Popen[bytes]:
+def spending(answers: Answers, seconds: float) -> subprocess.Popen[str]:
     """Return a process that has spent 0.3 and has a request of at most 0.3 under way."""
-    command = [sys.executable, "-c", RESERVE, answers.folder, str(seconds)]
-    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"under way\n"
+    process = started(RESERVE, str(answers.folder), str(seconds))
+    assert process.stdout.readline() == "under way\n"
     return process
 
 
 def test_a_run_after_a_kill_goes_on_with_what_is_left_and_the_one_after_it_anew(answers: Answers) -> None:
-    process = started(answers, 60)
+    process = spending(answers, 60)
     process.kill()
     process.wait()
     with open_budget(answers, 1.0) as again:
@@ -89,7 +87,7 @@ def test_a_run_after_a_kill_goes_on_with_what_is_left_and_the_one_after_it_anew(
 
 
 def test_a_run_waits_for_another_and_shares_its_limit(answers: Answers) -> None:
-    process = started(answers, 0.5)
+    process = spending(answers, 0.5)
     with open_budget(answers, 1.0) as other:
         process.wait()
         assert other.spent == pytest.approx(0.6)

@@ -1,6 +1,5 @@
 """Provider `llama` with a tiny real Llama: which words it may take, how levels hang together, and what a seed does."""
 
-import json
 import shutil
 from dataclasses import replace
 from math import inf
@@ -24,7 +23,7 @@ from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import NOUNS_FIRST, Masking
 from penumbra.tasks.text.relations import edges
 from penumbra.tasks.text.wordnet import forms, is_entailed
-from tests.rows import token
+from tests.rows import json_lines, token
 from tests.tasks.negatives.providers.test_providers import by_place
 from tests.tiny_llama import build
 
@@ -202,7 +201,7 @@ def test_the_default_depends_on_the_number_of_queries_and_on_the_model(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     row = {"qid": "q", "query": "person opens door", "vid": "v", "duration": 10, "relevant_windows": [[0, 5]]}
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps({**row, "qid": i}) + "\n" for i in range(queries)))
+    json_lines(tmp_path / "train.jsonl", ({**row, "qid": i} for i in range(queries)))
     monkeypatch.setattr(fills_module, "is_at_hand", lambda model: at_hand)
     dataset = Dataset(name="mine", folder=str(tmp_path))
     with caplog.at_level("INFO"):

@@ -15,6 +15,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.quality.blind import key_file, score_sheet, write_sheet
+from tests.rows import json_lines
 from tests.terminal import penumbra, printed, refusal
 
 QUERIES = 12
@@ -24,20 +25,18 @@ Row = dict[str, str]
 @pytest.fixture
 def origins(tmp_path: Path) -> list[str]:
     """Two files: one negative in each row, and SHINE's form; one query begins as a formula does."""
-    flat, shine = tmp_path / "flat.jsonl", tmp_path / "shine.jsonl"
     queries = ["=1+1 is a query", *(f"a person opens door {i}" for i in range(1, QUERIES))]
     rows = [
         {"qid": str(i), "level": level, "query": query, "negative": f"flat {level} of {i}, or so", "provider": "corpus"}
         for i, query in enumerate(queries)
         for level in (1, 2, 3)
     ]
-    flat.write_text("".join(json.dumps(row) + "\n" for row in rows))
     others = [
         {"qid": f"x{i}", "query": query, "recomposed_queries": [f"shine {level} of {i}" for level in (1, 2, 3)]}
         for i, query in enumerate(queries)
     ]
-    shine.write_text("".join(json.dumps(row) + "\n" for row in others))
-    return [str(flat), str(shine)]
+    files = json_lines(tmp_path / "flat.jsonl", rows), json_lines(tmp_path / "shine.jsonl", others)
+    return [str(file) for file in files]
 
 
 @pytest.fixture

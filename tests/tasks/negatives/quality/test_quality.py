@@ -16,6 +16,7 @@ from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.quality.negatives import FileNegatives, fills_of
 from penumbra.tasks.negatives.quality.page import figures_by_name
 from penumbra.tasks.negatives.quality.report import evaluate as report_on
+from tests.rows import json_lines
 
 pytestmark = pytest.mark.slow
 
@@ -62,9 +63,7 @@ def shine(data: Path) -> Path:
     rows[0]["recomposed_queries"] = ["a person washes the door.", rows[1]["query"].upper()]
     rows[1]["recomposed_queries"][0] = "a person opens the bag slowly"
     rows[2]["recomposed_queries"][0] = "A person washes box."
-    path = data.parent.parent / "negatives.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return json_lines(data.parent.parent / "negatives.jsonl", rows)
 
 
 def evaluate(path: Path | str, **settings: Any) -> tuple[Figures, list[str]]:

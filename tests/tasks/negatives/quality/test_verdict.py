@@ -1,6 +1,5 @@
 """The verdict in words: its rule, what it says of known negatives, and which judge may say it."""
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from penumbra.tasks.negatives.quality.page import cell, figures_by_name, verdict
 from penumbra.tasks.negatives.quality.report import evaluate as report_on
 from penumbra.tasks.negatives.quality.report import likelihoods, own_providers
 from tests import tiny_llama
-from tests.rows import annotation, build, negative
+from tests.rows import annotation, build, json_lines, negative
 
 VERBS = {"opens": ("door", "box", "bag"), "eats": ("soup", "apple", "bread"), "reads": ("book", "letter", "map")}
 PLACES = ("in the kitchen", "at the table", "on the floor", "by the window", "in the hall")
@@ -113,9 +112,7 @@ def negatives(store: Store, tmp_path: Path) -> Path:
         | {"masked_query": query.replace(query.split()[2], "<mask>")}
         for i, query in enumerate(HUMAN)
     ]
-    path = tmp_path / "negatives.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return json_lines(tmp_path / "negatives.jsonl", rows)
 
 
 def evaluate(path: Path, model: str) -> tuple[dict[tuple[int, str, str], float], list[str]]:
