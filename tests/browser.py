@@ -24,8 +24,6 @@ needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="needs a Chromium to lo
 
 
 class Page:
-    """A tab."""
-
     def __init__(self, connection: ClientConnection) -> None:
         self._connection, self._numbers = connection, itertools.count()
         self.events: list[dict[str, Any]] = []  # of the domains that were enabled
@@ -49,7 +47,6 @@ class Page:
         self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def open(self, address: str) -> None:
-        """Go to an address."""
         self.call("Page.navigate", url=address)
 
     def evaluate(self, script: str) -> Any:
@@ -93,7 +90,6 @@ class Page:
         self.call("DOM.setFileInputFiles", objectId=field["objectId"], files=[str(file)])
 
     def press(self, key: str, code: int) -> None:
-        """Press and release a key."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 

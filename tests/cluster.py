@@ -71,7 +71,6 @@ class Host:
         return json.loads(output.splitlines()[-1])
 
     def scheduler(self, port: int) -> subprocess.Popen[str]:
-        """Start a Dask scheduler, and wait until it answers."""
         process = self.start("dask", "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
         wait_until(lambda: answers(port))
         return process

@@ -58,6 +58,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store()
 
 
+@pytest.fixture
+def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder, that of the user's data sets."""
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
 @pytest.fixture(scope="module")
 def module_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Yield an empty store, the one that `Store()` opens, for all tests of a module."""
@@ -78,7 +86,6 @@ def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def nlp() -> "Language":
-    """Return the shipped spaCy pipeline."""
     from penumbra.tasks.text.tags import load_pipeline  # imports Prefect
 
     return load_pipeline("penumbra")

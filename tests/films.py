@@ -14,7 +14,6 @@ LOSSLESS = {"qp": "0", "qmin": "1", "qmax": "1", "g": "10", "bf": "0"}
 
 
 def grey(number: int) -> int:
-    """Return the grey of frame `number`."""
     return 20 + 4 * (number % 50)
 
 

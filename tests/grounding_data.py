@@ -68,5 +68,4 @@ def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -
 
 
 def job(folder: Path, chosen: Settings | None = None, count: int = 24) -> tuple[Settings, Examples, Examples, Path]:
-    """Return the arguments of `train`."""
     return chosen or settings(), data(count), data(count), folder

@@ -123,19 +123,15 @@ class Session:
         return [question for question in asked if attempt_history(question, self.cache_key, self.answers)[1]]
 
     def problems(self, asked: Question) -> list[str]:
-        """Return what was wrong at each attempt."""
         return [attempt.problem for attempt in attempt_history(asked, self.cache_key, self.answers)[0]]
 
     def fills(self, asked: Sequence[Question], run: str = "run") -> list[Fill]:
-        """Return the rows of these questions."""
         lists: Any = GivenLists(asked, self.answers)
         provider = HostedProvider("p", self.settings.model, PROMPT.label, self.cache_key, lists, run)
         return list(provider.fill([question.query for question in asked], 1))
 
 
 class GivenLists:
-    """Offers the words of given questions."""
-
     def __init__(self, asked: Sequence[Question], answers: Answers) -> None:
         self.answers = answers
         self.lists = {(question.query.qid, question.query.part): list(question.options) for question in asked}
@@ -159,5 +155,4 @@ def lines_of(request: dict[str, Any]) -> list[str]:
 
 
 def asked_lines(server: ProtocolServer, **where: Any) -> Counter[str]:
-    """Return how often each question was asked."""
     return Counter(line for request in server.requests(**where) for line in lines_of(request))

@@ -73,11 +73,13 @@ def build(
     rejected: Sequence[tuple[str, str, str]] = (),
     parameters: Mapping[str, Any] | None = None,
     dataset: str = DATASET,
+    cut: int | None = None,
 ) -> Artifact:
-    """Store rows as an artifact of two parts; `rejected` are ids, reasons and values."""
+    """Store rows as an artifact of two parts, the second from row `cut` on; `rejected` are ids, reasons and values."""
     table = rows if isinstance(rows, pa.Table) else table_of(stage, rows)
     bad = [rejection(qid, stage, reason, value) for qid, reason, value in rejected]
-    first, second = table[: len(table) // 2], table[len(table) // 2 :]
+    cut = len(table) // 2 if cut is None else cut
+    first, second = table[:cut], table[cut:]
     parts = [Part(first, len(first), len(first)), Part(second, len(second) + len(bad), len(second), bad)]
     work = Work(dataset, stage, 1, parents=tuple(parents), parameters=dict(parameters or {}))
     return store.build(work, [lambda part=part: part for part in parts])  # type: ignore[misc]

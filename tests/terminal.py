@@ -19,7 +19,6 @@ def penumbra(*words: str) -> Result:
 
 
 def printed(*words: str) -> str:
-    """Return what a command that succeeds prints."""
     done = penumbra(*words)
     assert done.exit_code == 0, (words, done.output, done.exception)
     return done.stdout

@@ -61,13 +61,8 @@ class Installed:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
     wheel = build(folder)
-    venv.create(folder / "venv", with_pip=False)
-    python = folder / "venv" / "bin" / "python"
+    python = new_environment(folder / "venv")
     pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
-    # the other packages, as they are; a line of a .pth file does not read that folder's own .pth files, so that
-    # the editable install of this code stays out
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     here = folder / "here"
     (here / "models").mkdir(parents=True)
     for name in ("models/__init__.py", "tasks.py", "flows.py", "artifacts.py", "prompts.py"):
@@ -75,6 +70,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     (here / "prefect.yaml").write_text("deployments: [{name: mine}]\n")
     with zipfile.ZipFile(wheel) as archive:
         return Installed(folder, python, archive.namelist())
+
+
+def new_environment(folder: Path) -> Path:
+    """Return the Python of an environment with the other packages, as they are, and without this code."""
+    venv.create(folder, with_pip=False)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    # a line of a .pth file does not read that folder's own .pth files, such as that of this code's editable install
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin" / "python"
 
 
 def copied(copy: Path) -> Path:
@@ -90,7 +94,6 @@ def copied(copy: Path) -> Path:
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel."""
     copy = copied(folder / "source")
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "dist"), str(copy))
     [wheel] = (folder / "dist").glob("*.whl")
@@ -121,10 +124,7 @@ def test_the_wheel_has_the_files_of_the_packages_and_no_others(installed: Instal
 
 def test_a_clone_is_imported_from_the_folder_above_it(tmp_path: Path) -> None:
     clone = copied(tmp_path / "penumbra")
-    venv.create(clone / ".venv", with_pip=False)
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(clone / ".venv")}))
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    python = str(clone / ".venv" / "bin" / "python")
+    python = str(new_environment(clone / ".venv"))
     pip("--python", python, "install", "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(clone))
     command = [python, "-c", "import penumbra; print(penumbra.build_negatives.__module__, penumbra.__file__)"]
     done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)

@@ -64,7 +64,6 @@ class Data:
 
 
 def lines(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the lines of both files."""
     data, senses = Data(), dict[tuple[str, str], list[str]]()
     for pos, name in FILES.items():
         for line in (folder / f"data.{name}").read_text().splitlines():

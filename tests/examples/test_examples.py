@@ -53,7 +53,6 @@ def test_a_notebook_has_no_outputs(notebook: Path) -> None:
     assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_from_videos_to_a_model(tmp_path: Path, environment: dict[str, str]) -> None:
     shown = execute(PROJECT / "examples" / "videos_to_model.ipynb", sys.executable, tmp_path, environment)

@@ -25,17 +25,16 @@ from penumbra.tasks.grounding.training.presets import with_preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.providers.settings import Filling
-from tests.grounding_data import model_of
+from tests.grounding_data import TINY, model_of
 from tests.rows import build, first_videos
 
 pytestmark = pytest.mark.long
 
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
-MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
 PARAMETERS: dict[str, Any] = {
     "features": FeaturesParameters(clip=Clip(encoder="tiny-clip")),
     "negatives": NegativesParameters(filling=Filling(candidates=2)),
-    "model": QDDETRConfig(**model_of(**MODEL)),
+    "model": QDDETRConfig(**model_of(**TINY)),
     "training": Training(epochs=1),
 }
 

@@ -55,13 +55,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tagged(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with everything up to the masks, for each test to begin with a copy of."""
-    root = tmp_path_factory.mktemp("tagged")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENUMBRA_ARTIFACTS", str(root))
-        build_negatives(Dataset(name="corner", folder=str(folder)))
-    return root
+def tagged(folder: Path, module_store: Store, prefect_server: None) -> str:
+    """The root of a store with everything up to the masks, for each test to begin with a copy of."""
+    build_negatives(Dataset(name="corner", folder=str(folder)))
+    return module_store.root
 
 
 @pytest.fixture
@@ -70,7 +67,7 @@ def server(running: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> Protocol
 
 
 @pytest.fixture
-def store(tagged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tagged: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     root = tmp_path / "artifacts"
     shutil.copytree(tagged, root)
     shutil.rmtree(root / ".answers", ignore_errors=True)

@@ -30,11 +30,10 @@ def test_a_run_keeps_its_data_set_from_removal(store: Store, monkeypatch: pytest
     assert store.files.holders(f"{USE}scenes~") == []
 
 
-def test_deployments_are_of_the_data_sets_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "train.json").write_text("{}")
-    (tmp_path / "mine" / "penumbra.yaml").write_text("build-negatives:\nfull-pipeline:\n")
+def test_deployments_are_of_the_data_sets_that_are_there(datasets: Path) -> None:
+    (datasets / "mine").mkdir()
+    (datasets / "mine" / "train.json").write_text("{}")
+    (datasets / "mine" / "penumbra.yaml").write_text("build-negatives:\nfull-pipeline:\n")
     every = all_deployments()
     assert {dataset_of(it) for it in wanted_of(every, "")} == {"mine", "scenes"}
     assert [it["tags"] for it in wanted_of(every, "mine")] == [["build-negatives", "mine"], ["full-pipeline", "mine"]]

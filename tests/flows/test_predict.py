@@ -46,16 +46,13 @@ from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.tags import Tagging, Tags
 from tests.browser import browser, needs_chromium
 from tests.corner import cut_out
-from tests.grounding_data import model_of
+from tests.grounding_data import TINY, TINY_MAP, model_of
 from tests.markup import published
 from tests.rows import build, negative
 from tests.terminal import penumbra, printed, refusal
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
-SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
-TINY_MMN = MMNConfig(
-    hidden=8, ablation={"clips": 4, "segments": 8, "counts": (3,), "proposal": 8, "kernel": 3, "layers": 1, "joint": 8}
-)
+TINY_MMN = MMNConfig(hidden=8, ablation=TINY_MAP)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +88,7 @@ def dataset(films: Path) -> Dataset:
 
 
 def train(films: Path, shine: bool) -> Artifact:
-    model = QDDETRConfig(**model_of(**SMALL), losses=LossConfig(shine=shine))
+    model = QDDETRConfig(**model_of(**TINY), losses=LossConfig(shine=shine))
     training = Training(epochs=2, batch_size=8, evaluate_every=1, validation=0.3)
     return train_grounding(dataset(films), None, model, training)
 
@@ -260,7 +257,7 @@ def test_the_command_prints_rows_json_and_a_picture(film: Path, trained: Artifac
     assert "script" not in names
     found = json.loads(printed(*words, "--json"))
     assert [one["query"] for one in found] == [HOSTILE, "a person waves."]
-    assert 0 < len(found[0]["windows"]) <= SMALL["queries"]
+    assert 0 < len(found[0]["windows"]) <= TINY["queries"]
     assert found[0]["clip_length"] == 0.5
     assert len(found[0]["saliency"]) == -(-found[0]["duration"] // 0.5)
 
@@ -325,7 +322,7 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     parameters = {"imported": [{"name": "i3d"}], "clip_length": 0.5}
     build(store, "video_features", table, parameters=parameters, dataset="few")
     annotations = store.newest("few", "annotations")
-    model, inputs = QDDETRConfig(**model_of(**SMALL)), Inputs(video_features=("i3d",))
+    model, inputs = QDDETRConfig(**model_of(**TINY)), Inputs(video_features=("i3d",))
     chosen = Settings(model=model, training=Training(epochs=1), inputs=inputs)
     imported = flow(train_model)(find_sources(annotations, chosen), chosen)
     with pytest.raises(RunError, match=r"trained on features \(i3d\) that can't be computed"):

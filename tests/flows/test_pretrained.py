@@ -38,7 +38,6 @@ DAB = [f"{kind}_{part}_proj." for kind in ("sa", "ca") for part in ("qcontent", 
 
 
 def official_names(model: str) -> Iterator[str]:
-    """Yield the names of the published parameters."""
     is_qd = model == "qd_detr"
     cross = [*DAB, "ca_qpos_sine_proj.", "cross_attn.out_proj.", *ENCODER[1:]]
     decoder = cross if is_qd else [*ENCODER, "multihead_attn.in_proj_", "multihead_attn.out_proj."]

@@ -17,7 +17,6 @@ from penumbra.models.checkpoints import convert, load_weights, our_name
 from penumbra.models.grounding import GroundingModel, Inputs
 from penumbra.models.loss_settings import LossSettings, MatchingCosts
 from penumbra.models.losses import Losses, Targets
-from penumbra.tasks.grounding.families.detr import DETRConfig
 from penumbra.tasks.grounding.training.presets import MODELS as CONFIGS
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
@@ -30,7 +29,6 @@ OPTIONS |= {"input_dropout": "input_dropout", "longest_text": "max_q_l", "text_p
 
 
 def golden_files(model: str) -> list[Path]:
-    """All golden files of a model: every seed and size that is there."""
     return sorted(FOLDER.rglob(f"{model}_*seed*.npz"))
 
 
@@ -42,14 +40,11 @@ def losses_of(model: str, shine: bool = False, **changes: Any) -> LossSettings:
 
 def model_of(name: str, sizes: dict[str, Any]) -> GroundingModel:
     config = CONFIGS[name]
-    assert issubclass(config, DETRConfig)
     return config.network(config.options(**sizes))
 
 
 @dataclass
 class Golden:
-    """One golden file."""
-
     name: str
     arrays: dict[str, np.ndarray]
     config: dict[str, Any]

@@ -11,7 +11,7 @@ from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, d
 from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden, ten_steps
 
 FILES = [path for model in ("moment_detr", "qd_detr", "shine") for path in golden_files(model)]
-needs_golden = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
+pytestmark = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 shine_files = pytest.mark.parametrize("path", golden_files("shine"), ids=lambda path: path.stem)
 
@@ -47,7 +47,6 @@ def official_form(outputs: Outputs) -> dict[str, Tensor]:
     return found
 
 
-@needs_golden
 @every_file
 @pytest.mark.parametrize("variant", ["official", "fixed"])
 def test_outputs(path: Path, variant: str) -> None:
@@ -63,7 +62,6 @@ def test_outputs(path: Path, variant: str) -> None:
         close(found[name], value, OUTPUTS)
 
 
-@needs_golden
 @every_file
 def test_matchings(path: Path) -> None:
     golden, targets = read_golden(path), read_golden(path).targets()
@@ -84,7 +82,6 @@ def loss_key(golden: Golden, name: str) -> str:
     return group + (name if name == "total" or name.startswith("class_error") else f"loss_{name}")
 
 
-@needs_golden
 @every_file
 def test_losses(path: Path) -> None:
     golden = read_golden(path)
@@ -98,7 +95,6 @@ def test_losses(path: Path) -> None:
         close(losses.terms[name], golden.tensor(loss_key(golden, name)), OUTPUTS)
 
 
-@needs_golden
 @shine_files
 def test_shine_terms(path: Path) -> None:
     golden, targets = read_golden(path), read_golden(path).targets()
@@ -125,7 +121,6 @@ def test_shine_terms(path: Path) -> None:
         close(terms["saliency"], golden.tensor(f"loss_train.saliency_base_use{int(hinge)}"), OUTPUTS)
 
 
-@needs_golden
 @shine_files
 def test_the_released_criterion_trains_saliency_alone(path: Path) -> None:
     golden = read_golden(path)
@@ -147,7 +142,6 @@ def cases() -> list[tuple[Path, str]]:
     ]
 
 
-@needs_golden
 @pytest.mark.parametrize(("path", "objective"), cases(), ids=lambda case: getattr(case, "stem", case))
 def test_gradients_and_ten_steps(path: Path, objective: str) -> None:
     golden = read_golden(path)

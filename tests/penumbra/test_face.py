@@ -57,11 +57,10 @@ def test_the_examples_of_the_docstrings(prefect_server: None, store: Store) -> N
 def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
     prefect_server: None,
     store: Store,
-    tmp_path: Path,
+    datasets: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
     frame = pd.DataFrame({"query": SENTENCES, "vid": [f"v{number // 3}" for number in range(9)]})
     how = {"filling": {"candidates": 8}, "ratios": [0.3, 0.6, 1]}  # a group, and a parameter by its own name
 
@@ -76,7 +75,7 @@ def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
     assert isinstance(negatives["words"][0], list)
     assert store.manifest(store.newest("mine", "masks")).parameters["ratios"] == [0.3, 0.6, 1.0]
     assert store.find("mine", "quality") == [], "only where it is asked for"
-    assert (tmp_path / "data" / "mine" / "train.jsonl").is_file()
+    assert (datasets / "mine" / "train.jsonl").is_file()
     shown = capfd.readouterr()
     assert (shown.out, shown.err) == ("", "")
 
@@ -102,13 +101,12 @@ def test_an_unknown_parameter_is_reported_with_the_nearest(store: Store) -> None
         penumbra.build_negatives(SENTENCES, provider=["corpus"])
 
 
-def test_existing_data_sets_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "train.jsonl").write_text("precious")
+def test_existing_data_sets_are_not_overwritten(datasets: Path) -> None:
+    (datasets / "mine").mkdir()
+    (datasets / "mine" / "train.jsonl").write_text("precious")
     with pytest.raises(DatasetError, match="choose another name"):
         penumbra.build_negatives(SENTENCES, name="mine")
-    assert (tmp_path / "mine" / "train.jsonl").read_text() == "precious"
+    assert (datasets / "mine" / "train.jsonl").read_text() == "precious"
 
 
 def test_missing_artifacts_and_columns_are_reported(store: Store) -> None:

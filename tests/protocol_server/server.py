@@ -162,7 +162,6 @@ def _json(status: int, body: dict[str, Any], headers: dict[str, str] | None = No
 
 
 def _refused(fault: Fault, service: OpenAI | Gemini) -> Reply:
-    """Return the error of a fault."""
     entry = fault.entry
     if fault.kind == "quota":
         return _json(429, service.quota())

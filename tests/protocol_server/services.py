@@ -28,7 +28,6 @@ def pick(options: list[str], number: str) -> str:
 
 
 def well_said(offered: dict[str, list[str]]) -> str:
-    """Return the answer of a well-behaved model."""
     return json.dumps({number: pick(options, number) for number, options in offered.items()})
 
 
@@ -137,5 +136,4 @@ class Gemini:
 
 
 def retry_info(seconds: float) -> dict[str, Any]:
-    """Return a google.rpc.RetryInfo detail."""
     return {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{math.ceil(seconds * 1000) / 1000:g}s"}

@@ -118,13 +118,11 @@ def test_features_are_made_by_the_gpus(films: tuple[str, dict[str, str]], new_ho
 
 
 def makers(folder: Path, piece: int) -> list[int]:
-    """The processes that have made a piece."""
     path = folder / "toys" / f"piece {piece}"
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
 def finished(folder: Path) -> list[int]:
-    """The parts that are there."""
     paths = (folder / "artifacts").rglob("part-*.parquet")
     return [int(path.stem.split("-")[1]) for path in paths if path.parent.name != "_rejected"]
 

@@ -36,8 +36,6 @@ print("made", made(Engine.processes, Toys()).key)
 
 
 class Toys(Parameters):
-    """What the toy stage does."""
-
     number: int = 0
     seconds: float = 0.0
     breaks: int = -1

@@ -124,7 +124,6 @@ class Event:
         return end
 
     def settle(self) -> None:
-        """Put the object at its destination."""
         vars(self.thing).update(self._goal)
         if self.thing.relation == "held":
             self.scene.people[self.thing.target].holding = self.thing.id

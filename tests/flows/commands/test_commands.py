@@ -193,18 +193,17 @@ def test_a_signal_ends_a_process_without_a_traceback(program: str, ended: tuple[
     ],
 )
 def test_a_foreign_file_is_refused_before_a_server_is_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
+    datasets: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
 ) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
     monkeypatch.setattr("penumbra.flows.server.start_early", lambda: None)
     monkeypatch.setattr("penumbra.flows.local_run.check_server", lambda: pytest.fail("a server was called"))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / name).write_text(text)
+    (datasets / "mine").mkdir()
+    (datasets / "mine" / name).write_text(text)
     assert message in refusal("run", "build-negatives", "mine")
 
 
-def test_a_dry_run_lists_keys_and_makes_nothing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "nothing"))
+@pytest.mark.usefixtures("datasets")
+def test_a_dry_run_lists_keys_and_makes_nothing(store: Store) -> None:
     lines = [line for line in printed("run", "full-pipeline", "scenes", "--dry-run").splitlines() if "│" in line]
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
     keys = {stage: key for stage, state, key in cells if state == "would be made"}

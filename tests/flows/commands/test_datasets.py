@@ -16,18 +16,13 @@ from tests.films import film
 from tests.terminal import penumbra as run
 from tests.terminal import printed, refusal
 
+pytestmark = pytest.mark.usefixtures("datasets", "store")
 ROWS = [
     {"text": f"a person {verb} the {noun}.", "t0": "0:01", "t1": "0:04.5", "clip": f"v{i}", "len": 30, "set": split}
     for i, (verb, noun, split) in enumerate(
         [("opens", "door", "train"), ("closes", "box", "training"), ("holds", "cup", "dev"), ("opens", "box", "test")]
     )
 ]
-
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "artifacts"))
 
 
 def table(folder: Path, rows: list[dict[str, Any]] = ROWS, without: str = "") -> str:

@@ -125,9 +125,8 @@ def test_a_run_has_the_existence_of_a_query_and_of_false_sentences(store: Store,
     assert (run["asked"]["existence"], run["asked"]["threshold"]) == ([125, 500], 400)
 
 
-def test_only_videos_of_the_folder_are_linked(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
-    videos = tmp_path / "data" / DATASET / "videos"
+def test_only_videos_of_the_folder_are_linked(store: Store, tmp_path: Path, datasets: Path) -> None:
+    videos = datasets / DATASET / "videos"
     videos.mkdir(parents=True)
     for name in ("there.mp4", "a b#?'\".webm"):
         (videos / name).touch()

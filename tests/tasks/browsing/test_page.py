@@ -27,8 +27,6 @@ EVIL = "</script><img src=x onerror=alert(1)>\u2028{{7*7}}"
 
 
 class Shown:
-    """A page in a tab."""
-
     def __init__(self, tab: Page, file: Path, width: int = 1600, height: int = 1000) -> None:
         self.tab = tab
         tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
@@ -45,7 +43,6 @@ class Shown:
         return self.tab.evaluate(script)
 
     def settle(self) -> None:
-        """Let the page draw."""
         self("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def texts(self, selector: str) -> list[str]:
@@ -119,12 +116,8 @@ def some(store: Store) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("usual")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENUMBRA_ARTIFACTS", str(folder / "artifacts"))
-        runs = some(Store())
-        return written(Store(), folder, *runs)
+def usual(module_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(module_store, tmp_path_factory.mktemp("usual"), *some(module_store))
 
 
 def test_its_policy_knows_its_own_style_and_script_alone(store: Store, tmp_path: Path) -> None:
@@ -233,9 +226,8 @@ class TestUsual:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_hostile_texts_do_nothing(
-    store: Store, tmp_path: Path, tab: Page, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+    store: Store, tmp_path: Path, tab: Page, datasets: Path, size: tuple[int, int]
 ) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
     novel = [{"type": HOSTILE, "words": [HOSTILE]}]
     queries = [
         annotation(HOSTILE, HOSTILE, HOSTILE, vid=HOSTILE, novel=novel),
@@ -391,9 +383,8 @@ def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page
 
 @needs_chromium
 @pytest.mark.slow
-def test_a_video_jumps_to_the_window(store: Store, tmp_path: Path, tab: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
-    videos = tmp_path / "data" / DATASET / "videos"
+def test_a_video_jumps_to_the_window(store: Store, tmp_path: Path, tab: Page, datasets: Path) -> None:
+    videos = datasets / DATASET / "videos"
     videos.mkdir(parents=True)
     film(videos / "v 1.mp4", frames=80, rate=10)
     one = annotation("a1", "one", vid="v 1", duration=8.0, windows=[[2.5, 4.0], [6.0, 7.0]])

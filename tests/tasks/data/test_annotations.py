@@ -296,8 +296,8 @@ def test_a_file_that_is_no_data_set_is_named(tmp_path: Path, name: str, content:
     refused(Dataset(name="own", folder=str(tmp_path)), tmp_path / name)
 
 
-def test_a_missing_folder_file_or_split_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+@pytest.mark.usefixtures("datasets")
+def test_a_missing_folder_file_or_split_is_named(tmp_path: Path) -> None:
     for name, remedy in (
         ("charades-cg", "run `penumbra fetch charades-cg` or set PENUMBRA_DATA$"),
         ("charades", "init charades .*mean charades-cg"),

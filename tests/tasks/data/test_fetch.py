@@ -15,17 +15,15 @@ ONE, TWO = b'{"a": 1}', b'{"b": 2}'
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty data folder; `own` is a data set of two files."""
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
+def data(datasets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the data set `own` of two files, before it is fetched."""
     digests = {name: hashlib.sha256(text).hexdigest() for name, text in (("one.json", ONE), ("two.json", TWO))}
     monkeypatch.setattr(fetch_module, "FILES", {"own": ("There", digests)})
-    return tmp_path / "data" / "own"
+    return datasets / "own"
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The folder of the published files."""
     folder = tmp_path / "repository" / COMMIT / "There"
     folder.mkdir(parents=True)
     (folder / "one.json").write_bytes(ONE)

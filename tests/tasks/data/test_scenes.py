@@ -32,14 +32,11 @@ def test_every_annotated_video_is_shipped_in_one_split_and_as_long_as_annotated(
 
 
 @pytest.mark.parametrize(("own", "shipped"), [("", True), ("train.json", False), ("videos/S0001.mp4", False)])
-def test_a_users_folder_takes_precedence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, shipped: bool
-) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+def test_a_users_folder_takes_precedence(datasets: Path, own: str, shipped: bool) -> None:
     if own:
-        (tmp_path / "scenes" / own).parent.mkdir(parents=True)
-        (tmp_path / "scenes" / own).touch()
+        (datasets / "scenes" / own).parent.mkdir(parents=True)
+        (datasets / "scenes" / own).touch()
     assert (videos_of("scenes") == SHIPPED / "videos") is shipped
-    assert videos_of("mine") == tmp_path / "mine" / "videos"
+    assert videos_of("mine") == datasets / "mine" / "videos"
     assert videos_folder("scenes", Videos()) == videos_of("scenes")
     assert (Dataset(name="scenes").location() == SHIPPED) is (own != "train.json")

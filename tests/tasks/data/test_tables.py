@@ -75,8 +75,7 @@ def test_a_parquet_file_that_python_can_t_hold_is_one_line(tmp_path: Path, monke
             read_table(tmp_path / f"{name}.parquet")
 
 
-def test_a_cell_that_json_can_t_hold_is_written_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+def test_a_cell_that_json_can_t_hold_is_written_as_text(tmp_path: Path, datasets: Path) -> None:
     row = {"text": ["a person sits."], "t0": [0.0], "t1": [1.0], "clip": ["a"], "len": [3.0]}
     clips = pa.array([[datetime.date(2020, 1, 1)]])
     pq.write_table(pa.table({**row, "relevant_clip_ids": clips, "saliency_scores": [[1]]}), tmp_path / "own.parquet")
@@ -84,7 +83,7 @@ def test_a_cell_that_json_can_t_hold_is_written_as_text(tmp_path: Path, monkeypa
     found = queries_of(table, find_columns(table, {}))
     split_by_video(found, 0, 0)
     write_dataset("mine", found, None, force=False)
-    assert '"relevant_clip_ids": ["2020-01-01"]' in (tmp_path / "mine" / "train.jsonl").read_text()
+    assert '"relevant_clip_ids": ["2020-01-01"]' in (datasets / "mine" / "train.jsonl").read_text()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"])

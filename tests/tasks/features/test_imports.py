@@ -51,7 +51,6 @@ def matrix(clips: int, dimension: int = 6) -> Any:
 
 
 def features(rows: pa.Table) -> dict[str, Float16Array]:
-    """Each video's features."""
     lists = zip(rows["vid"].to_pylist(), rows["features"], strict=True)
     return {vid: matrix_of(several.values) for vid, several in lists}
 

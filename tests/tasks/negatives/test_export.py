@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, Work
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.negatives.export import SCHEMA, export_rows, shortest_float
 from penumbra.tasks.negatives.files import read_entries
+from tests import rows
 from tests.rows import annotation, negative
 from tests.terminal import penumbra, printed, python
 
 Row = dict[str, Any]
+build = partial(rows.build, dataset="scenes")
 LISTS = {"masked_queries": "masked", "recomposed_queries": "negative"}
 
 
@@ -40,25 +42,15 @@ def chosen(qid: str, level: int, **others: Any) -> Row:
     return negative(qid, level, f"negative {qid} {level}", f"query {qid} 🐶", **{**usual, **others})
 
 
-def build(
-    store: Store, stage: str, parts: list[list[Row]], parents: tuple[Artifact, ...] = (), version: int = 1
-) -> Artifact:
-    made = [Part(table_of(stage, rows), len(rows), len(rows)) for rows in parts]
-    work = Work("scenes", stage, version, parents=parents)
-    return store.build(work, [lambda part=part: part for part in made])  # type: ignore[misc]
-
-
 @pytest.fixture
 def built(store: Store) -> Store:
     """Two parts; of c2 the second level has no negative, d2 has none at all. There are newer masks, too."""
-    qids = [["a1", "b1"], ["c2", "d2", "e2"]]
     levels = {"a1": (1, 2, 3), "b1": (3, 2, 1), "c2": (1, 3), "d2": (), "e2": (1, 2, 3)}
-    annotations = build(store, "annotations", [[query(qid) for qid in part] for part in qids])
-    masked_rows = [[masked(qid, level) for qid in part for level in (1, 2, 3)] for part in qids]
-    masks = build(store, "masks", masked_rows, (annotations,))
-    negatives = [[chosen(qid, level) for qid in part for level in levels[qid]] for part in qids]
-    build(store, "negatives", negatives, (annotations, masks))
-    build(store, "masks", [[masked("a1", 1, "newer")]], version=2)
+    annotations = build(store, "annotations", [query(qid) for qid in levels], cut=2)
+    masks = build(store, "masks", [masked(qid, n) for qid in levels for n in (1, 2, 3)], (annotations,), cut=6)
+    negatives = [chosen(qid, level) for qid, several in levels.items() for level in several]
+    build(store, "negatives", negatives, (annotations, masks), cut=6)
+    build(store, "masks", [masked("a1", 1, "newer")], parameters={"newer": True})
     return store
 
 
@@ -88,16 +80,16 @@ def test_one_negative_a_row(built: Store) -> None:
 
 
 def test_what_can_not_be_exported_is_an_error(store: Store) -> None:
-    unnamed, annotations = build(store, "negatives", [[chosen("a1", 1)]]), build(store, "annotations", [[query("a1")]])
+    unnamed, annotations = build(store, "negatives", [chosen("a1", 1)]), build(store, "annotations", [query("a1")])
     with pytest.raises(ArtifactError, match="does not name its annotations and masks"):
         export_rows(store, unnamed, "shine")
-    empty = build(store, "negatives", [[]], (annotations,), version=2)
+    empty = build(store, "negatives", [], (annotations,))
     with pytest.raises(ArtifactError, match="holds no negative: penumbra run build-negatives scenes says why"):
         export_rows(store, empty, "jsonl")
 
 
 def test_whole_sentences_are_exported_except_to_shines_form(store: Store) -> None:
-    negatives = build(store, "negatives", [[chosen("a1", 1)]], (build(store, "annotations", [[query("a1")]]),))
+    negatives = build(store, "negatives", [chosen("a1", 1)], (build(store, "annotations", [query("a1")]),))
     [row] = export_rows(store, negatives, "jsonl")
     assert (row["masked_query"], row["negative"]) == (None, "negative a1 1")
     with pytest.raises(ArtifactError, match=r"holds whole sentences.*choose another --format"):
@@ -126,11 +118,11 @@ def test_a_parquet_file_has_the_rows_of_the_json_lines(built: Store, tmp_path: P
 
 
 def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tmp_path: Path) -> None:
-    annotations = build(store, "annotations", [[query("a1")]])
-    masks = build(store, "masks", [[masked("a1", 1)]], (annotations,))
+    annotations = build(store, "annotations", [query("a1")])
+    masks = build(store, "masks", [masked("a1", 1)], (annotations,))
     evil = {"query": "=1+1 opens, the door", "negative": '@SUM(A1) "quoted"', "words": ["-cmd", "Tür"]}
     evil = chosen("a1", 1, similarity=-0.25) | evil
-    build(store, "negatives", [[evil]], (annotations, masks))
+    build(store, "negatives", [evil], (annotations, masks))
     file = tmp_path / "out.csv"
     printed("export", "scenes", "--format", "csv", "--output", str(file))
     [row] = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
@@ -167,13 +159,13 @@ def test_datasets_opens_the_folder(store: Store, tmp_path: Path) -> None:
     """The first part has no query of the test split: `datasets` reads no file with an empty row group."""
     pytest.importorskip("datasets", reason="is an extra: pip install 'penumbra[test]'")
     test = annotation("b1", "a cup.", "novel-word", duration=12.5, windows=[[0.5, 4.25]])
-    annotations = build(store, "annotations", [[query("a1")], [test]])
-    masks = build(store, "masks", [[masked("a1", 1)], []], (annotations,))
-    negatives = build(store, "negatives", [[chosen("a1", 1)], []], (annotations, masks))
+    annotations = build(store, "annotations", [query("a1"), test])
+    masks = build(store, "masks", [masked("a1", 1)], (annotations,), cut=1)
+    negatives = build(store, "negatives", [chosen("a1", 1)], (annotations, masks), cut=1)
     folder = tmp_path / "out"
     verdict = [{"level": 1, "provider": "all", "metric": "verdict", "value": 3.0}]
     for parents, expected in (((), "`penumbra quality scenes/"), ((negatives,), "level 1: as natural as the que")):
-        build(store, "quality", [verdict], parents)
+        build(store, "quality", verdict, parents)
         printed("export", "scenes", "--format", "hf", "--output", str(folder))
         assert f"Quality: {expected}" in (folder / "README.md").read_text(encoding="utf-8")
     files = {"README.md", "negatives/train.parquet", "queries/train.parquet", "queries/novel_word.parquet"}

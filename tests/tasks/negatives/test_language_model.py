@@ -63,7 +63,6 @@ def by_hand(model: LanguageModel, text: str) -> torch.Tensor:
 
 
 def of_tokens(model: LanguageModel, text: str) -> np.ndarray:
-    """The log P of each token of a text."""
     ids = torch.tensor(model.tokens([text])[0])
     return by_hand(model, text)[:-1].gather(1, ids[:, None])[:, 0].numpy()
 

@@ -34,17 +34,14 @@ def corner(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def first_store(corner: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the data set's negatives."""
-    root = tmp_path_factory.mktemp("first")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENUMBRA_ARTIFACTS", str(root))
-        made(corner)
-    return root
+def first_store(corner: Dataset, module_store: Store) -> str:
+    """The root of a store with the data set's negatives."""
+    made(corner)
+    return module_store.root
 
 
 @pytest.fixture
-def built(first_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
+def built(first_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
     shutil.copytree(first_store, tmp_path / "artifacts")
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "artifacts"))
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from spacy.language import Language
 
-from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives import selection
@@ -22,6 +22,7 @@ from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Encoding, Vectors
 from penumbra.tasks.text.masks import Masking, mask_part
 from penumbra.tasks.text.tags import tag_texts
+from tests import rows as rows_module
 from tests.rows import Row, annotation, filled, token
 
 TEXT = "person opens door."
@@ -42,7 +43,7 @@ GOOD = (
     (3, "man closes box", "man closes box."),
 )
 FALLING = {"person closes door.": 0.8, "person closes box.": 0.6, "man closes box.": 0.2}
-TURNS = count()  # each artifact has a key of its own
+TURNS = count()
 SENTENCES = [
     *("person washes the cup.", "person washes the mug.", "person fills the cup.", "person fills the mug."),
     *("man drops the cup.", "person washes the plate in the sink.", "woman reads the book on the sofa."),
@@ -90,9 +91,8 @@ def fills(provider: str, *candidates: tuple[int, str, str]) -> list[Row]:
 
 
 def build(store: Store, stage: str, rows: list[Row]) -> Artifact:
-    """Store rows as an artifact of one part."""
-    part = Part(table_of(stage, rows), len(rows), len(rows))
-    return store.build(Work("mine", stage, 1, parameters={"turn": next(TURNS)}), [lambda: part])
+    """Store rows in the first part of an artifact with a key of its own."""
+    return rows_module.build(store, stage, rows, parameters={"turn": next(TURNS)}, cut=len(rows))
 
 
 def chosen_of(

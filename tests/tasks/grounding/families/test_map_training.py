@@ -27,10 +27,7 @@ def settings(training: dict[str, Any] | None = None, model: dict[str, Any] | Non
 
 
 def data(chosen: Settings, count: int = 24, **changes: Any) -> MapData:
-    prepared = grounding_data.data(count)
-    found = system_of(chosen).data(replace(prepared, **changes), CPU)
-    assert isinstance(found, MapData)
-    return found
+    return system_of(chosen).data(replace(grounding_data.data(count), **changes), CPU)
 
 
 def values(history: list[dict[str, Any]], name: str) -> list[float]:

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from penumbra.artifacts.manifest import Part, Work
-from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
@@ -22,6 +20,7 @@ from penumbra.tasks.grounding.training.loop import TrainingStep, train
 from penumbra.tasks.grounding.training.presets import Settings, with_preset
 from penumbra.tasks.grounding.training.stage import chosen_run, held_out_videos, settings_of
 from tests.grounding_data import CHANNELS, job, settings
+from tests.rows import build
 
 pytestmark = pytest.mark.slow
 Numbers = list[tuple[int, str, str, float]]
@@ -186,13 +185,12 @@ def test_keys_hold_parameters_under_their_first_names() -> None:
 
 
 def test_a_run_whose_settings_can_not_be_used_is_named(store: Store) -> None:
-    work = Work("tiny", "metrics", 1, {"settings": {"model": {"name": "gone"}}})
-    store.build(work, [lambda: Part(table_of("metrics", []), 0, 0)])
-    with pytest.raises(RunError, match=rf"run {work.key} of tiny has settings .* can't use \(model: Input tag 'gone'"):
+    run = build(store, "metrics", [], parameters={"settings": {"model": {"name": "gone"}}}, dataset="tiny")
+    with pytest.raises(RunError, match=rf"run {run.key} of tiny has settings .* can't use \(model: Input tag 'gone'"):
         settings_of(store.find()[0])
     with pytest.raises(ArtifactError, match="no run is called '99999999'"):
         Grounder.of_run(99999999)  # type: ignore[arg-type]
-    with pytest.raises(ArtifactError, match=f"no run is called 'x'; there is: {work.key}"):
+    with pytest.raises(ArtifactError, match=f"no run is called 'x'; there is: {run.key}"):
         chosen_run("tiny", "x")
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.artifacts.manifest import Artifact, Part, Work
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.quality.blind import key_file, score_sheet, write_sheet
-from tests.rows import json_lines
+from tests.rows import build, json_lines
 from tests.terminal import penumbra, printed, refusal
 
 QUERIES = 12
@@ -72,8 +71,7 @@ def natural_where_flat(row: Row) -> None:
 def test_an_artifact_without_negatives_makes_no_sheet(store: Store, tmp_path: Path) -> None:
     made = list[Artifact]()
     for stage in ("annotations", "tags", "negatives"):
-        work = Work("mine", stage, 1, parents=tuple(made))
-        made.append(store.build(work, [lambda stage=stage: Part(table_of(stage, []), 0, 0)]))  # type: ignore[misc]
+        made.append(build(store, stage, [], made))
     with pytest.raises(NegativesError, match="mine/negatives: there is no negative to judge"):
         write_sheet(store, ["mine/negatives"], 60, 0, tmp_path / "sheet.csv")
 
