@@ -42,14 +42,6 @@ def test_a_count_has_its_unit_in_the_singular_or_plural() -> None:
     assert [counted(*count) for count in counts] == shown
 
 
-def parsed(drawing: Drawing) -> ElementTree.Element:
-    head, _, data = drawing.image().removesuffix(")").partition("(data:image/svg+xml;base64,")
-    assert head.startswith("![")
-    assert head.endswith("]")
-    assert not set(head[2:-1]) & set("[]()<>\n"), "the title would end the image"
-    return ElementTree.fromstring(base64.b64decode(data))
-
-
 @pytest.mark.parametrize(
     "drawing",
     [
@@ -58,7 +50,11 @@ def parsed(drawing: Drawing) -> ElementTree.Element:
     ],
 )
 def test_charts_are_well_formed_and_described(drawing: Drawing) -> None:
-    picture = parsed(drawing)
+    head, _, data = drawing.image().removesuffix(")").partition("(data:image/svg+xml;base64,")
+    assert head.startswith("![")
+    assert head.endswith("]")
+    assert not set(head[2:-1]) & set("[]()<>\n"), "the title would end the image"
+    picture = ElementTree.fromstring(base64.b64decode(data))
     assert picture.attrib["role"] == "img"
     assert picture.attrib["aria-label"]
     assert not list(picture.iter(f"{SVG}script"))

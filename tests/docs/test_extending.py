@@ -19,17 +19,12 @@ pytestmark = pytest.mark.slow
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
 
-def code_of(heading: str) -> str:
-    """Return the first block of code under a heading."""
-    section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1]
-    found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-    return found[1]
-
-
 def example(heading: str, **known: Any) -> dict[str, Any]:
     """Return the names that the first block of code under a heading defines."""
+    section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1]
+    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
     names: dict[str, Any] = {"__name__": "example", **known}
-    exec(compile(code_of(heading), f"{PAGE.name}: {heading}", "exec"), names)
+    exec(compile(code, f"{PAGE.name}: {heading}", "exec"), names)
     return names
 
 

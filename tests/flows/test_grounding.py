@@ -47,13 +47,10 @@ TRAINING = {"epochs": 6, "learning_rate": 4e-3, "evaluate_every": 3, "validation
 VIDEOS = 20
 
 
-def vector(word: str) -> np.ndarray:
-    """A word's feature: the same wherever it occurs."""
-    return np.random.default_rng(list(word.encode())).normal(size=CHANNELS)
-
-
 def tokens(text: str) -> np.ndarray:
-    return np.stack([vector(word) for word in text.strip(" .").split()])
+    """The features of the words; a word has the same wherever it occurs."""
+    chances = [np.random.default_rng(list(word.encode())) for word in text.strip(" .").split()]
+    return np.stack([chance.normal(size=CHANNELS) for chance in chances])
 
 
 def clips(rows: list[dict[str, Any]]) -> np.ndarray:

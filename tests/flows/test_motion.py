@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.examples import load_patches
 from penumbra.tasks.grounding.configs import Choice, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
-from penumbra.tasks.grounding.families import vdi
+from penumbra.tasks.grounding.families.vdi import VDIConfig
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.tags import Tagging, Tags
 from tests.films import film
@@ -67,15 +66,11 @@ def annotations(store: Store) -> Artifact:
     return store.newest("motion", "annotations")
 
 
-def groups(losses: dict[str, Any], **model: Any) -> dict[str, Any]:
-    training = Training(epochs=1, batch_size=4, learning_rate=1e-3, evaluate_every=1, validation=0.3)
-    found = vdi.VDIConfig(clip_encoder="tiny-clip", losses=losses, ablation={**TINY_MAP, **model})
-    return {"model": found, "training": training}
-
-
 @pytest.fixture(scope="module")
 def run(folder: Path, store: Store) -> Artifact:
-    return train_grounding(dataset(folder), **groups({"spatial_dynamics": 0.5}))
+    training = Training(epochs=1, batch_size=4, learning_rate=1e-3, evaluate_every=1, validation=0.3)
+    model = VDIConfig(clip_encoder="tiny-clip", losses={"spatial_dynamics": 0.5}, ablation=TINY_MAP)
+    return train_grounding(dataset(folder), model=model, training=training)
 
 
 def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store: Store, folder: Path) -> None:

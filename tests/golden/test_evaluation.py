@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,16 +13,12 @@ FILES = sorted((FOLDER / "evaluation").glob("expected_*.json"))
 KEYS = ("full", "long", "middle", "short", "HL-min-Fair", "HL-min-Good", "HL-min-VeryGood")
 
 
-def case(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
-    name = next(name for name in SETS if path.stem.startswith(f"expected_{name}"))
-    truth, submission = (read_lines(path.parent / f"{name}_{side}.jsonl") for side in ("gt", "pred"))
-    return submission, truth, json.loads(path.read_text())
-
-
 @pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_figure_is_the_published_one(path: Path) -> None:
-    submission, truth, wanted = case(path)
+    name = next(name for name in SETS if path.stem.startswith(f"expected_{name}"))
+    truth, submission = (read_lines(path.parent / f"{name}_{side}.jsonl") for side in ("gt", "pred"))
+    wanted = json.loads(path.read_text())
     ious = [float(iou) for iou in wanted["full"]["MR-R1"] if iou != "average"]
     end = 40 if path.stem.endswith("activitynet_opt_bm") else None  # seconds: BM-DETR's cut
     ranges = [name for name in ("full", "long", "middle", "short") if name in wanted]

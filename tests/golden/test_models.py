@@ -23,11 +23,6 @@ def run(golden: Golden, model: nn.Module) -> Outputs:
     return model(inputs, negative=golden.config["model"] != "moment_detr")
 
 
-def prefix(golden: Golden, fixed: bool = False) -> str:
-    train = "_train" if golden.config["model"] == "shine" else ""
-    return f"out{train}_maskfix." if fixed else f"out{train}."
-
-
 def official_form(outputs: Outputs) -> dict[str, Tensor]:
     """Outputs under the golden files' names."""
     found = {"pred_logits": outputs.logits[-1], "pred_spans": outputs.spans[-1], "saliency_scores": outputs.saliency}
@@ -52,7 +47,8 @@ def official_form(outputs: Outputs) -> dict[str, Tensor]:
 def test_outputs(path: Path, variant: str) -> None:
     golden = read_golden(path)
     found = official_form(run(golden, golden.model(text_attention=variant)))
-    wanted = golden.under(prefix(golden, fixed=variant == "fixed"))
+    train, fixed = "_train" * (golden.config["model"] == "shine"), "_maskfix" * (variant == "fixed")
+    wanted = golden.under(f"out{train}{fixed}.")
     wanted.pop("video_mask", None)
     if golden.config["model"] == "moment_detr" and variant == "fixed":
         wanted = golden.under("out.")  # the switch is QD-DETR's alone
@@ -133,16 +129,14 @@ def test_the_released_criterion_trains_saliency_alone(path: Path) -> None:
     assert "encoder" not in untrained
 
 
-def cases() -> list[tuple[Path, str]]:
-    """Each file with each objective that it has gradients of."""
-    return [
-        (path, objective)
-        for path in FILES + golden_files("bm_detr")
-        for objective in (("_paper", "_released") if path.stem.startswith("shine") else ("",))
-    ]
+OBJECTIVES = [  # of each file, those that it has gradients of
+    (path, objective)
+    for path in FILES + golden_files("bm_detr")
+    for objective in (("_paper", "_released") if path.stem.startswith("shine") else ("",))
+]
 
 
-@pytest.mark.parametrize(("path", "objective"), cases(), ids=lambda case: getattr(case, "stem", case))
+@pytest.mark.parametrize(("path", "objective"), OBJECTIVES, ids=lambda case: getattr(case, "stem", case))
 def test_gradients_and_ten_steps(path: Path, objective: str) -> None:
     golden = read_golden(path)
     model = golden.model(text_attention="official")

@@ -4,20 +4,15 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from penumbra.models.transformer import Dropout, attend, keep_mask, padding_bias
 
 
-def attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    torch.manual_seed(0)
-    mask = torch.arange(7) < torch.tensor([7, 3])[:, None]
-    return torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 12), padding_bias(mask)
-
-
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_attention_with_dropout_is_attention_with_some_weights_left_out(with_bias: bool) -> None:
-    query, key, value, bias = attention_inputs()
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 12)
+    bias = padding_bias(torch.arange(7) < torch.tensor([7, 3])[:, None])
     torch.manual_seed(1)
     found = attend(query, key, value, 4, bias if with_bias else None, 0.3)
     torch.manual_seed(1)

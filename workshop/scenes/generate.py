@@ -61,14 +61,6 @@ def words_of(text: str) -> list[str]:
     return text.rstrip(".").split()
 
 
-def _candidates(counts: Counter[Pair], kind: str) -> list[Pair]:
-    """Return the pairs of a type that name a thing (or are of a verb and an adverb) and are neither rare nor common."""
-    of_kind = {pair: count for pair, count in counts.items() if pair[0] == kind}
-    most = max(2, COMMONEST * sum(of_kind.values()))
-    named = [pair for pair in sorted(of_kind) if kind == "v-adv" or pair[2] in world.NOUNS]
-    return [pair for pair in named if 2 <= of_kind[pair] <= most]
-
-
 def hold_out(chance: random.Random) -> frozenset[Pair]:
     """Return pairs for Novel-Composition of each type, at most a quarter of the occurrences of a word."""
     counts, budget = Counter[Pair](), Counter[str]()
@@ -82,8 +74,10 @@ def hold_out(chance: random.Random) -> frozenset[Pair]:
         budget.update(dict.fromkeys(pair[1:], count))
     held: set[Pair] = set()
     for kind, share in HELD_OUT.items():
-        left = share * sum(count for pair, count in counts.items() if pair[0] == kind)
-        candidates = _candidates(counts, kind)
+        of_kind = {pair: count for pair, count in counts.items() if pair[0] == kind}
+        left, most = share * sum(of_kind.values()), max(2, COMMONEST * sum(of_kind.values()))
+        named = [pair for pair in sorted(of_kind) if kind == "v-adv" or pair[2] in world.NOUNS]
+        candidates = [pair for pair in named if 2 <= of_kind[pair] <= most]  # neither rare nor common
         chance.shuffle(candidates)
         for pair in candidates:
             count = counts[pair]

@@ -250,11 +250,6 @@ def _inside(box: Box) -> float:
     return 40 * (max(2 - box[0], 0) + max(box[2] - SIDE + 2, 0) + max(box[3] - SIDE + 1, 0) + max(4 - box[1], 0))
 
 
-def floor_spot(scene: Scene, thing: Thing, wanted: float) -> Spot:
-    spots = [(float(x), float(y)) for x in range(_MARGIN, SIDE - _MARGIN + 1, 4) for y in _LANES]
-    return _freest(scene, thing, spots, wanted, 0.55)
-
-
 def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: float) -> Spot:
     pose, ground = scene.pose(target), scene.ground(target)
     apart = BESIDE if relation == "beside" else NEAR
@@ -370,7 +365,8 @@ def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float
     if relation in ("near", "beside"):
         thing.x, thing.y = side_spot(scene, thing, relation, scene.things[target], wanted)
     elif target == FLOOR:
-        thing.x, thing.y = floor_spot(scene, thing, wanted)
+        spots = [(float(x), float(y)) for x in range(_MARGIN, SIDE - _MARGIN + 1, 4) for y in _LANES]
+        thing.x, thing.y = _freest(scene, thing, spots, wanted, 0.55)
         relation = "floor"
     elif relation != "held":
         holder = scene.things[target]

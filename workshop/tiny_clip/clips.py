@@ -90,7 +90,8 @@ def clips(seed: int, scenes: int) -> Iterator[Clip]:
         firsts = sorted(drawn | {chance.randrange(count) for _ in range(IDLE)})
         for first, (before, middle, after) in _frames_of_clips(record, firsts, _seen).items():
             start, end = first / FPS, (first + SPREAD[-1]) / FPS
-            events = events_within(record, start, end)
+            shown = [min(end, event["end"]) - max(start, event["start"]) for event in record["events"]]
+            events = [index for index, seconds in enumerate(shown) if seconds >= LEAST - 1e-6]
             yield Clip(
                 np.stack([before.frame, middle.frame, after.frame]),
                 middle.names[middle.owners],
@@ -262,12 +263,6 @@ GROUPS = {
 }
 
 Attributes = npt.NDArray[np.uint8]  # (AT_ONCE, groups): indices into GROUPS
-
-
-def events_within(record: Record, start: float, end: float) -> list[int]:
-    """Return the indices of the events that a clip from `start` to `end` (s) shows long enough."""
-    shown = [min(end, event["end"]) - max(start, event["start"]) for event in record["events"]]
-    return [index for index, seconds in enumerate(shown) if seconds >= LEAST - 1e-6]
 
 
 def attributes(record: Record, events: list[int], middle: float) -> Attributes:

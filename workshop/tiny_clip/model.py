@@ -79,16 +79,13 @@ def new_model(tokenizer: Any) -> Any:
     }
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=SHARED))
     model.set_attn_implementation("eager")  # its bfloat16 products are fast on a CPU
-    with torch.no_grad():
-        model.vision_model.embeddings.position_embedding.weight[1:] = _places()
-    return model
-
-
-def _places() -> torch.Tensor:
     rates = 1.5 / 32 ** (torch.arange(WIDTH // 4) / (WIDTH // 4))
     rows, columns = torch.meshgrid(torch.arange(GRID).float(), torch.arange(GRID).float(), indexing="ij")
     angles = torch.cat([side.flatten()[:, None] * rates for side in (columns, rows)], 1)
-    return 0.3 * torch.cat([angles.sin(), angles.cos()], 1)
+    with torch.no_grad():
+        places = 0.3 * torch.cat([angles.sin(), angles.cos()], 1)
+        model.vision_model.embeddings.position_embedding.weight[1:] = places
+    return model
 
 
 def to_pixels(pictures: Pictures) -> torch.Tensor:

@@ -27,11 +27,6 @@ ODD_TEXTS = [
 ]
 
 
-def primitives(nlp: Language, text: str) -> dict[str, str]:
-    """Each word that is a primitive, and its class."""
-    return {str(t["text"]): str(t["primitive"]) for t in describe(nlp(text)) if t["primitive"]}
-
-
 def test_parts_of_speech_on_the_treebanks_test_set(nlp: Language, shared: Path) -> None:
     found = score(nlp, shared / "data" / "ud-english-ewt" / "test.conllu")
     assert found["pos_acc"] >= 0.93
@@ -70,7 +65,7 @@ def test_imperatives_are_verbs(nlp: Language) -> None:
     ],
 )
 def test_plain_words_auxiliaries_gerunds_and_particles(nlp: Language, text: str, words: dict[str, str | None]) -> None:
-    classes = primitives(nlp, text)
+    classes = {token["text"]: token["primitive"] for token in describe(nlp(text))}
     assert {word: classes.get(word) for word in words} == words
 
 
