@@ -102,16 +102,6 @@ def of_videos(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {vid: clips(members) for vid, members in by_video.items()}
 
 
-def in_video_pairs(train: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every query with the others of its video."""
-    return [
-        {"qid": row["qid"], "negative_qid": other["qid"], "iou": 0.1, "similarity": 0.2}
-        for row in train
-        for other in train
-        if row["vid"] == other["vid"] and row["qid"] != other["qid"]
-    ]
-
-
 @pytest.fixture(scope="module")
 def world(folder: Path, rows: list[dict[str, Any]], module_store: Store, prefect_server: None) -> Path:
     """A store with features and negatives; one video has none, one query has one negative only."""
@@ -123,7 +113,9 @@ def world(folder: Path, rows: list[dict[str, Any]], module_store: Store, prefect
             text = " ".join(words[:-level] + [f"other{n}" for n in range(level)]) + "."
             negatives.append(negative(row["qid"], level, text, row["query"]))
     put("negatives", negatives)
-    put("in_video_negatives", in_video_pairs(train))
+    others = [(row["qid"], it["qid"]) for row in train for it in train if row["vid"] == it["vid"] and row is not it]
+    pairs = [{"qid": qid, "negative_qid": other, "iou": 0.1, "similarity": 0.2} for qid, other in others]
+    put("in_video_negatives", pairs)
     texts = sorted({row["query"] for row in rows} | {row["negative"] for row in negatives})
     put("text_features", text_table(texts, "words"))
     videos = of_videos(rows)

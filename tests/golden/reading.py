@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -41,6 +42,13 @@ def losses_of(model: str, shine: bool = False, **changes: Any) -> LossSettings:
 def model_of(name: str, sizes: dict[str, Any]) -> GroundingModel:
     config = CONFIGS[name]
     return config.network(config.options(**sizes))
+
+
+def each_golden(*models: str) -> pytest.MarkDecorator:
+    """Run a test with each golden file of these models as `golden`; skip it where there is none."""
+    missing = pytest.mark.skip("needs the golden numbers: no shared/golden beside the project")
+    files = [path for model in models for path in golden_files(model)] or [pytest.param(FOLDER, marks=missing)]
+    return pytest.mark.parametrize("golden", files, ids=lambda path: path.stem, indirect=True)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -16,11 +15,9 @@ from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.training.checkpoints import read_weights
 from penumbra.tasks.grounding.training.presets import Settings
-from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden
+from tests.golden.reading import OUTPUTS, Golden, close, each_golden
 
-FILES = golden_files("bm_detr")
-pytestmark = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+pytestmark = each_golden("bm_detr")
 TERMS = {"span": "span", "giou": "giou", "label": "label", "class_error": "class", "saliency": "saliency"}
 TERMS |= {"semantic": "contrastive_align", "probability": "prob_guidance"}
 
@@ -32,9 +29,7 @@ def compare(found: Outputs, golden: Golden, prefix: str) -> None:
         close(value, golden.tensor(prefix + name), OUTPUTS)
 
 
-@every_file
-def test_outputs(path: Path) -> None:
-    golden = read_golden(path)
+def test_outputs(golden: Golden) -> None:
     main, shifted = golden.model()(golden.shifted_inputs()).split(2)
     compare(main, golden, "out_train.")
     compare(shifted, golden, "out_train.shifting.")
@@ -47,9 +42,7 @@ def check(terms: dict[str, Tensor], golden: Golden, prefix: str) -> None:
         close(terms[ours], golden.tensor(f"{prefix}loss_{theirs}"), OUTPUTS)
 
 
-@every_file
-def test_losses(path: Path) -> None:
-    golden = read_golden(path)
+def test_losses(golden: Golden) -> None:
     outputs, targets, settings = golden.model()(golden.shifted_inputs()), golden.shifted_targets(), golden.losses()
     close(compute_losses(outputs, targets, settings).total, golden.tensor("loss_train.total"), OUTPUTS)
     branches = zip(outputs.split(2), targets, ("loss_train.", "loss_train_shift."), strict=True)
@@ -58,9 +51,7 @@ def test_losses(path: Path) -> None:
     check(compute_losses(golden.model()(golden.inputs()), golden.targets(), settings).terms, golden, "loss_eval.")
 
 
-@every_file
-def test_an_official_checkpoint_is_one_to_start_from(path: Path, tmp_path: Path) -> None:
-    golden = read_golden(path)
+def test_an_official_checkpoint_is_one_to_start_from(golden: Golden, tmp_path: Path) -> None:
     args = golden.config["args"]
     torch.save({"model": golden.official_weights, "opt": argparse.Namespace(**args)}, tmp_path / "model.ckpt")
     sizes = golden.model().settings

@@ -1,7 +1,6 @@
 """MMN against the authors' published code: outputs, losses, gradients, steps, suppression, figures."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +15,9 @@ from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_overlap, candidate_windows, segment_means
 from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.metrics import align, score_queries
-from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden, ten_steps
+from tests.golden.reading import OUTPUTS, Golden, close, each_golden, ten_steps
 
-FILES = golden_files("mmn")
-pytestmark = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
-
-
-@pytest.fixture(params=FILES, ids=lambda path: path.stem)
-def golden(request: pytest.FixtureRequest) -> Golden:
-    path: Path = request.param
-    return read_golden(path)
+pytestmark = each_golden("mmn")
 
 
 def options(golden: Golden) -> dict[str, Any]:

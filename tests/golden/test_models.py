@@ -1,19 +1,14 @@
 """Moment-DETR, QD-DETR and SHINE against the authors' published code: outputs, matchings, losses, gradients, steps."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from penumbra.models.grounding import Outputs
 from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, divergence, fine_hinges, match
-from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden, ten_steps
+from tests.golden.reading import OUTPUTS, Golden, close, each_golden, golden_files, ten_steps
 
-FILES = [path for model in ("moment_detr", "qd_detr", "shine") for path in golden_files(model)]
-pytestmark = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-shine_files = pytest.mark.parametrize("path", golden_files("shine"), ids=lambda path: path.stem)
+every_file, shine_files = each_golden("moment_detr", "qd_detr", "shine"), each_golden("shine")
 
 
 def run(golden: Golden, model: nn.Module) -> Outputs:
@@ -44,8 +39,7 @@ def official_form(outputs: Outputs) -> dict[str, Tensor]:
 
 @every_file
 @pytest.mark.parametrize("variant", ["official", "fixed"])
-def test_outputs(path: Path, variant: str) -> None:
-    golden = read_golden(path)
+def test_outputs(golden: Golden, variant: str) -> None:
     found = official_form(run(golden, golden.model(text_attention=variant)))
     train, fixed = "_train" * (golden.config["model"] == "shine"), "_maskfix" * (variant == "fixed")
     wanted = golden.under(f"out{train}{fixed}.")
@@ -59,8 +53,8 @@ def test_outputs(path: Path, variant: str) -> None:
 
 
 @every_file
-def test_matchings(path: Path) -> None:
-    golden, targets = read_golden(path), read_golden(path).targets()
+def test_matchings(golden: Golden) -> None:
+    targets = golden.targets()
     outputs = run(golden, golden.model(text_attention="official"))
     costs, layers = golden.losses().costs, len(outputs.logits)
     for layer in range(layers):
@@ -79,8 +73,7 @@ def loss_key(golden: Golden, name: str) -> str:
 
 
 @every_file
-def test_losses(path: Path) -> None:
-    golden = read_golden(path)
+def test_losses(golden: Golden) -> None:
     outputs = run(golden, golden.model(text_attention="official"))
     losses = compute_losses(outputs, golden.targets(), golden.losses())
     close(losses.total, golden.tensor(loss_key(golden, "total")), OUTPUTS)
@@ -92,8 +85,8 @@ def test_losses(path: Path) -> None:
 
 
 @shine_files
-def test_shine_terms(path: Path) -> None:
-    golden, targets = read_golden(path), read_golden(path).targets()
+def test_shine_terms(golden: Golden) -> None:
+    targets = golden.targets()
     outputs, settings = run(golden, golden.model(text_attention="official")), golden.losses()
     positive, negative, hard = outputs.saliency, outputs.saliency_negative, outputs.saliency_hard
     present = torch.ones(hard.shape[:2], dtype=torch.bool)
@@ -118,8 +111,7 @@ def test_shine_terms(path: Path) -> None:
 
 
 @shine_files
-def test_the_released_criterion_trains_saliency_alone(path: Path) -> None:
-    golden = read_golden(path)
+def test_the_released_criterion_trains_saliency_alone(golden: Golden) -> None:
     model = golden.model(text_attention="official")
     losses = compute_losses(run(golden, model), golden.targets(), golden.losses(variant="released"))
     close(losses.total, golden.tensor("loss_train_released.total"), OUTPUTS)
@@ -130,15 +122,15 @@ def test_the_released_criterion_trains_saliency_alone(path: Path) -> None:
 
 
 OBJECTIVES = [  # of each file, those that it has gradients of
-    (path, objective)
-    for path in FILES + golden_files("bm_detr")
-    for objective in (("_paper", "_released") if path.stem.startswith("shine") else ("",))
+    pytest.param(path, objective, id=f"{path.stem}{objective}")
+    for model in ("moment_detr", "qd_detr", "shine", "bm_detr")
+    for path in golden_files(model)
+    for objective in (("_paper", "_released") if model == "shine" else ("",))
 ]
 
 
-@pytest.mark.parametrize(("path", "objective"), OBJECTIVES, ids=lambda case: getattr(case, "stem", case))
-def test_gradients_and_ten_steps(path: Path, objective: str) -> None:
-    golden = read_golden(path)
+@pytest.mark.parametrize(("golden", "objective"), OBJECTIVES, indirect=["golden"])
+def test_gradients_and_ten_steps(golden: Golden, objective: str) -> None:
     model = golden.model(text_attention="official")
     settings = golden.losses(variant="released") if objective == "_released" else golden.losses()
     targets = golden.shifted_targets() if golden.config["model"] == "bm_detr" else golden.targets()
