@@ -21,7 +21,6 @@ from penumbra.artifacts.locations import PROJECT
 
 COMPOSE = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-WORKERS = ["worker", "gpu-worker"]
 DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 SECRET = re.compile(r"AUTH|PASSWORD|SECRET|TOKEN|KEY")
@@ -119,7 +118,7 @@ def test_one_service_migrates_and_the_others_wait_for_it() -> None:
 
 
 def test_every_deployment_has_a_pool_and_a_worker() -> None:
-    polled = {words[words.index("--pool") + 1] for name in WORKERS for words in prefect_commands(name)}
+    polled = {words[words.index("--pool") + 1] for name in ("worker", "gpu-worker") for words in prefect_commands(name)}
     created = set(re.findall(r"for pool in (.+); do", SERVICES["deploy"]["command"][-1])[0].split())
     assert created == polled
     assert {deployment["work_pool"]["name"] for deployment in DEPLOYMENTS} <= polled

@@ -21,7 +21,6 @@ from tests.rows import annotation, filled, negative
 
 BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
 ALLOWED = HARMLESS | {"image"}  # the charts
-CLIPS = 4
 
 
 def build(store: Store, stage: str, rows: "list[dict[str, object]] | pa.Table", **parameters: object) -> Artifact:
@@ -41,7 +40,7 @@ def safe(page: str) -> bool:
 def test_features(store: Store) -> None:
     annotations = build(store, "annotations", [annotation(BAD, BAD, vid=BAD)])
     texts = build(store, "text_features", [])
-    rows = [("v", 4.0, np.zeros((CLIPS, 2), np.float16))]
+    rows = [("v", 4.0, np.zeros((4, 2), np.float16))]
     videos = build(store, "video_features", features_table("clip", 1.0, rows, 2), clip_length=1.0)
     assert safe(features_page(store, annotations, texts, videos)[1])
 

@@ -12,11 +12,10 @@ from penumbra.tasks.browsing.page import gather, write_page
 from penumbra.tasks.grounding.evaluation.compare import scores_by_split
 from tests.rows import DATASET, annotation, build, filled, negative, prediction, run_of
 
-NOVEL = [{"type": "v-n", "words": ["shut", "box"]}]
 QUERIES = [
     annotation("a1", "a person opens the door."),
     annotation("b1", "a dog sleeps.", duration=8.5, windows=[[1.25, 2.0], [4.0, 6.0]]),
-    annotation("c1", "a person shuts the box.", "composition", novel=NOVEL),
+    annotation("c1", "a person shuts the box.", "composition", novel=[{"type": "v-n", "words": ["shut", "box"]}]),
     annotation("d1", "nobody knows when.", "test", windows=[]),
 ]
 

@@ -37,7 +37,6 @@ BAD: list[tuple[str, Any]] = [
     ("", np.zeros((3, 6), np.float32)),
     ("", np.zeros((4, 1, 1, 6), np.float32)),  # as is an axis of one
 ]
-VIDS = ["good", "bad", "other"]
 MATRIX = CHANCE.standard_normal((10, 6)).astype(np.float32)
 ELSEWHERE = "array lies in another file than the HDF5 file"
 LINK = "HDF5 link leads elsewhere"
@@ -147,7 +146,7 @@ def test_an_unusable_source_is_reported_at_once(tmp_path: Path) -> None:
 
 def rejected(source: Path) -> tuple[str, str]:
     """Return why `bad` is rejected; the two others must be imported."""
-    part = imported(VIDS, source, duration=10.0)
+    part = imported(["good", "bad", "other"], source, duration=10.0)
     assert part.rows["vid"].to_pylist() == ["good", "other"]
     [row] = part.rejected
     assert row["qid"] == "bad"

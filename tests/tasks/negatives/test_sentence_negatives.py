@@ -35,7 +35,6 @@ from tests.rows import first_videos, json_lines
 VIDEOS = 60  # of each split
 Kind = TypeVar("Kind", bound=SentenceNegatives)
 Make = Callable[[Path], ImportedNegatives]
-RANKS = (1, 5, 20)
 COSINES = np.array([0.95, 0.9, 0.8, 0.8, 0.7, 0.6], np.float32)
 LEMMAS = ["own", "video", "c", "d", "e", "c"]
 QID, QUERY = "IGDIE_train_0", "person starts watching television."
@@ -68,7 +67,7 @@ def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, 
     counts = dict.fromkeys(("train", "test_trivial", "novel_composition", "novel_word"), VIDEOS)
     first_videos(tmp_path, shared / "data" / "charades-cg", **counts)
     make = described(Dataset(name="corner", folder=str(tmp_path)))
-    stage = make(NearestNegatives, NegativeSource(source="nearest", ranks=RANKS))
+    stage = make(NearestNegatives, NegativeSource(source="nearest", ranks=(1, 5, 20)))
     made = build(stage)
     assert len(store.manifest(made).parts) == len(store.manifest(stage.annotations).parts) > 2
     queries = {row["qid"]: row for row in store.table(stage.annotations).to_pylist()}

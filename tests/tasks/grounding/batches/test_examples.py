@@ -17,12 +17,11 @@ from tests.golden.reading import Golden, close, golden_files, read_golden
 from tests.grounding_data import features, make_examples, negatives, row_of, rows, settings, texts, videos
 from tests.rows import DATASET, build
 
-CPU = torch.device("cpu")
 BAD = "are empty or hold a NaN"
 
 
 def data_of(examples: Examples, training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Any:
-    return system_of(settings(training, **groups)).data(examples, CPU)
+    return system_of(settings(training, **groups)).data(examples, torch.device("cpu"))
 
 
 def raw_features(golden: Golden, kind: str, cut: int | None) -> Features:

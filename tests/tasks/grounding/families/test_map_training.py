@@ -17,8 +17,6 @@ from tests.grounding_data import CHANNELS, TINY_MAP, features, model_of, negativ
 
 pytestmark = pytest.mark.slow
 
-CPU = torch.device("cpu")
-
 
 def settings(training: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **losses: Any) -> Settings:
     usual = {"epochs": 2, "batch_size": 3, "learning_rate": 3e-3, "clip_norm": 5.0, "evaluate_every": 1}
@@ -27,7 +25,7 @@ def settings(training: dict[str, Any] | None = None, model: dict[str, Any] | Non
 
 
 def data(chosen: Settings, count: int = 24, **changes: Any) -> MapData:
-    return system_of(chosen).data(replace(grounding_data.data(count), **changes), CPU)
+    return system_of(chosen).data(replace(grounding_data.data(count), **changes), torch.device("cpu"))
 
 
 def values(history: list[dict[str, Any]], name: str) -> list[float]:

@@ -23,10 +23,9 @@ from tests.grounding_data import CHANNELS, job, settings
 from tests.rows import build
 
 pytestmark = pytest.mark.slow
-Numbers = list[tuple[int, str, str, float]]
 
 
-def numbers(rows: list[dict[str, Any]]) -> Numbers:
+def numbers(rows: list[dict[str, Any]]) -> list[tuple[int, str, str, float]]:
     """Everything that must be the same again: all but the time it took."""
     return [(row["epoch"], row["split"], row["name"], row["value"]) for row in rows if row["name"] != "seconds"]
 
