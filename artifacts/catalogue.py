@@ -185,12 +185,9 @@ class Catalogue:
     def resolve(self, reference: str) -> Artifact:
         """Return the artifact of DATASET/STAGE (the newest), DATASET/STAGE/KEY (first digits) or DATASET/STAGE@PIN."""
         names = names_in(reference)
-        if len(names) == 3 and all(NAME.match(name) for name in names):
-            dataset, stage, key = names
-            return self.with_key(dataset, stage, key)
-        if len(names) != 2:
+        if len(names) not in (2, 3) or not all(map(NAME.match, names)):
             raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/masks")
-        return self.newest(*names)
+        return self.newest(*names) if len(names) == 2 else self.with_key(*names)
 
     def pins(self, dataset: str | None = None, stage: str | None = None) -> list[Pin]:
         """Return the pins, in the order of their names; raise `ArtifactError` if one is damaged."""

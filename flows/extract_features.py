@@ -4,12 +4,14 @@ penumbra run extract-features scenes
 prefect deployment run extract-features/charades-cg
 """
 
+from pathlib import Path
+
 from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
-from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.data.dataset import Dataset, videos_of
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import ExtractedFeatures, FeaturesParameters
@@ -17,7 +19,7 @@ from penumbra.tasks.features.imports import ImportedFeatures, Imports
 from penumbra.tasks.features.report import report_features
 from penumbra.tasks.features.simulated import SimulatedFeatures, Simulation
 from penumbra.tasks.features.text import TextFeatures, Texts, chosen_negatives
-from penumbra.tasks.features.video import PatchFeatures, VideoFeatures, Videos, video_files, videos_folder
+from penumbra.tasks.features.video import PatchFeatures, VideoFeatures, Videos, video_files
 from penumbra.tasks.stage import is_planned, run
 from penumbra.tasks.text.tags import Tagging, Tags
 
@@ -49,7 +51,7 @@ def features_of(
     """Extract the features that are not given; this is the flow's DAG."""
     annotations, clip, sampling = read_annotations(dataset), settings.clip, settings.videos
     text_clip = clip.model_copy(update={"encoder": settings.texts.encoder or clip.encoder})
-    folder, outcome = videos_folder(dataset.name, sampling), None
+    folder, outcome = Path(sampling.folder).expanduser() if sampling.folder else videos_of(dataset.name), None
     if not (videos or settings.simulation.wanted or settings.imports.sources or is_planned()):
         video_files(folder)  # raises for a missing folder before the hub is asked for an encoder of texts
     texts = texts or run(TextFeatures(annotations, negatives, text_clip))

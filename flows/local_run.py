@@ -1,6 +1,5 @@
 """Run or plan a flow in this process, with the parameters of its deployment and those that the caller names."""
 
-from contextlib import nullcontext
 from typing import Any
 
 from httpx import HTTPError, InvalidURL
@@ -44,7 +43,7 @@ def run_flow(name: str, dataset: str, *layers: dict[str, Any]) -> Any:
     flow, parameters, _ = prepare(name, dataset, *layers)
     check_server()
     prepare_log()
-    with some_server(), live_display() if name != "ablation" else nullcontext():  # an ablation prints plain lines
+    with some_server(), live_display():
         return flow(**parameters)
 
 

@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined, to_json
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.locations import data_folder
-from penumbra.artifacts.manifest import NAME
+from penumbra.artifacts.manifest import NAME, flat
 from penumbra.artifacts.markdown import truncated
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
 from penumbra.tasks.parameter_group import Parameters, merge
@@ -238,17 +238,12 @@ def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
         if flow not in FLOWS:
             raise ParameterError(f"{file}: no flow {flow!r}; {what_there_is(flow, list(FLOWS))}")
     nested = {flow: _nested(values or {}, f"{file}, below {flow!r},") for flow, values in flows.items()}
-    for name, value in _named(nested):
-        asks = name == "providers" and not {*HOSTED}.isdisjoint(value if isinstance(value, list) else [value])
-        if asks or name in NOT_OWN:
-            raise ParameterError(f"{file}: {name} decides who is paid or sent what: give it with --param or --config")
+    for path, value in flat(nested):
+        names = path.split(".")
+        asks = names[-1] == "providers" and not {*HOSTED}.isdisjoint(value if isinstance(value, list) else [value])
+        if asks or not {*NOT_OWN}.isdisjoint(names):
+            raise ParameterError(f"{file}: {path} decides who is paid or sent what: give it with --param or --config")
     return nested
-
-
-def _named(parameters: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in parameters.items():
-        yield name, value
-        yield from _named(value) if isinstance(value, dict) else ()
 
 
 def parameters_in(file: Path) -> dict[str, Any]:

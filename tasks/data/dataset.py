@@ -112,9 +112,8 @@ class Dataset(Parameters):
 
 def videos_of(dataset: str) -> Path:
     """Return the default folder of a data set's videos: the user's own, or the shipped one for `scenes`."""
-    own = data_folder() / dataset
-    shipped = dataset == "scenes" and not any(own.glob("*.json*")) and not (own / "videos").is_dir()
-    return (SHIPPED if shipped else own) / "videos"
+    own = data_folder() / dataset / "videos"
+    return own if own.is_dir() else Dataset(name=dataset).location() / "videos"
 
 
 def _usual_files(folder: Path) -> dict[str, str]:

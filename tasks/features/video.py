@@ -23,7 +23,6 @@ from penumbra.artifacts.files import check_unchanged, named_digest, status_of
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, patch_sizes, required_digests
 from penumbra.tasks.features.decoders import Decoder, each_decoded
@@ -54,10 +53,6 @@ class Videos(Parameters):
     patches: bool = Field(
         False, description="Also keep features of the frames' patches, which VDI's loss spatial_dynamics needs."
     )
-
-
-def videos_folder(dataset: str, videos: Videos) -> Path:
-    return Path(videos.folder).expanduser() if videos.folder else videos_of(dataset)
 
 
 def video_files(folder: Path) -> VideoFolder:

@@ -211,7 +211,10 @@ def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) ->
         ("build-negatives: 4\n", "below 'build-negatives', holds no NAME: VALUE lines"),
         ("build-negatives:\n  filling.openai.base_url: http://a.com/v1\n", "base_url decides who is paid or sent what"),
         ("full-pipeline: {filling: {gemini: {key_block: mine}}}\n", "key_block decides who is paid or sent what"),
-        ("build-negatives: {filling.openai.price: {input: 0, output: 0}}\n", "price decides who is paid or sent what"),
+        (
+            "build-negatives: {filling.openai.price: {input: 0, output: 0}}\n",
+            "price.input decides who is paid or sent what",
+        ),
         ("build-negatives: {filling.providers: [corpus, openai]}\n", "providers decides who is paid or sent what"),
         ("build-negatives: {providers: gemini}\n", "providers decides who is paid or sent what"),
         ("train-grounding: {log: [wandb]}\n", "log decides who is paid or sent what"),

@@ -8,7 +8,6 @@ import av
 import pytest
 
 from penumbra.tasks.data.dataset import SHIPPED, Dataset, videos_of
-from penumbra.tasks.features.video import Videos, videos_folder
 
 
 def test_every_file_has_its_digest() -> None:
@@ -38,5 +37,4 @@ def test_a_users_folder_takes_precedence(datasets: Path, own: str, shipped: bool
         (datasets / "scenes" / own).touch()
     assert (videos_of("scenes") == SHIPPED / "videos") is shipped
     assert videos_of("mine") == datasets / "mine" / "videos"
-    assert videos_folder("scenes", Videos()) == videos_of("scenes")
     assert (Dataset(name="scenes").location() == SHIPPED) is (own != "train.json")
