@@ -187,7 +187,7 @@ class Catalogue:
         names = names_in(reference)
         if len(names) not in (2, 3) or not all(map(NAME.match, names)):
             raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/masks")
-        return self.newest(*names) if len(names) == 2 else self.with_key(*names)
+        return self.newest(*names) if len(names) == 2 else self.with_key(names[0], names[1], names[2])
 
     def pins(self, dataset: str | None = None, stage: str | None = None) -> list[Pin]:
         """Return the pins, in the order of their names; raise `ArtifactError` if one is damaged."""

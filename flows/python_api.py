@@ -19,7 +19,7 @@ from penumbra.tasks.data.queries import write_queries
 from penumbra.tasks.negatives.parameters import Negatives, NegativesParameters
 from penumbra.tasks.negatives.report import outcome_line
 from penumbra.tasks.progress import bars_shown, warnings_only
-from penumbra.tasks.stage import FEW_ROWS, IS_THERE, Parameters, planning, without_prefect
+from penumbra.tasks.stage import FEW_ROWS, IS_THERE, Parameters, planning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ def negatives_for(
             if PREFECT_API_URL.value() or settings.filling.hosted or len(queries) > FEW_ROWS:
                 result: Negatives = run_flow("build-negatives", named, changes)
                 return result
-            with Store().use(named), without_prefect(), shown:
+            with Store().use(named), shown:
                 return negatives_of(dataset, settings)
 
 

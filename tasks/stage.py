@@ -19,6 +19,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 import pyarrow as pa
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext
 from prefect.futures import as_completed
 
 from penumbra.artifacts.errors import PenumbraError
@@ -186,17 +187,6 @@ class Plan:
 
 
 _PLAN: ContextVar[Plan] = ContextVar("plan")
-_WITHOUT_PREFECT: ContextVar[bool] = ContextVar("without_prefect", default=False)
-
-
-def without_prefect() -> AbstractContextManager[bool]:
-    """Make stages that are called inside as plain functions in this process, without a server and without reports."""
-    return value_set(_WITHOUT_PREFECT, True)
-
-
-def is_without_prefect() -> bool:
-    """Return whether stages are made as plain functions; `make`, which travels by value, can't hold the variable."""
-    return _WITHOUT_PREFECT.get()
 
 
 def planning() -> AbstractContextManager[Plan]:
@@ -214,29 +204,32 @@ def is_planned() -> bool:
 
 
 def run(stage: Stage) -> Artifact:
-    """Return the artifact of a stage: made now if it is missing or damaged, or planned."""
+    """Return the artifact of a stage: made now if it is missing or damaged, or planned.
+
+    In a flow run, the stage is a task run; outside, a plain call of functions, without a server and without reports.
+    """
     plan = _PLAN.get(None)
     if plan is not None:
         return plan.add(stage)
-    if is_without_prefect():
+    if not FlowRunContext.get():
         return make.fn(stage)
     return make.with_options(name=stage.name, task_run_name=stage.label.translate(NO_TEMPLATE))(stage)
 
 
 def side_effect_task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make a function a Prefect task without an artifact, such as a report; a plan leaves it out and gets None."""
+    """Make a function a task without an artifact, such as a report; without a flow run, as in a plan, it gives None."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         run_as_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE)(function)
 
         @wraps(function)
-        def run_unless_planned(*arguments: P.args, **options: P.kwargs) -> T:
-            if is_planned() or is_without_prefect():
+        def run_in_flow(*arguments: P.args, **options: P.kwargs) -> T:
+            if is_planned() or not FlowRunContext.get():
                 return None  # type: ignore[return-value]
             with progress_scope(name):
                 return run_as_task(*arguments, **options)
 
-        return run_unless_planned
+        return run_in_flow
 
     return decorate
 
@@ -262,7 +255,7 @@ def make(stage: Stage) -> Artifact:
         f"{counted(manifest.taken, stage.unit)} in, {manifest.kept:,} out, {manifest.taken - manifest.kept:,} rejected"
     )
     logger().info("%s: %s; %s, %s", stage.label, counts, time, artifact.path)
-    if has_pages() and not is_without_prefect():
+    if FlowRunContext.get() and has_pages():
         publish_stage(store, artifact, manifest, stage.shown)
     for it in () if manifest.kept or stage.may_be_empty else (manifest, *map(store.manifest, manifest.parents)):
         if it.taken and not it.kept:  # the stage, or one that it reads, rejected everything

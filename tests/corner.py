@@ -1,4 +1,4 @@
-"""A small data set made of a few videos of `scenes`, and flows that run on it without Prefect."""
+"""A small data set made of a few videos of `scenes`, and flows that are called on it as plain functions."""
 
 import json
 import shutil
@@ -8,7 +8,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 from penumbra.artifacts import prefect_ui
-from penumbra.tasks import stage
 from penumbra.tasks.data.dataset import SHIPPED
 from tests.rows import first_videos
 
@@ -27,6 +26,6 @@ def cut_out(folder: Path, **counts: int) -> Path:
 
 @contextmanager
 def without_prefect() -> Iterator[None]:
-    """Run flows without Prefect, whose server does not affect any key; trainings show no live page either."""
-    with stage.without_prefect(), patch.object(prefect_ui, "has_pages", lambda: False):
+    """Call flows without Prefect, whose server does not affect any key: trainings show no live page."""
+    with patch.object(prefect_ui, "has_pages", lambda: False):
         yield

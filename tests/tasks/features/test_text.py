@@ -15,7 +15,6 @@ from penumbra.tasks.features.clip import FOLDER, Clip, load
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.text import TextFeatures, Texts, chosen_negatives, judging_texts, load_text_encoder
 from penumbra.tasks.stage import build as build_stage
-from penumbra.tasks.stage import without_prefect
 from penumbra.tasks.text.embeddings import Encoding, encode
 from tests.rows import annotation, build, negative
 
@@ -52,11 +51,10 @@ def test_false_sentences_get_features_of_the_same_encoder_once(store: Store) -> 
     known = build_stage(TextFeatures(annotations, None, TINY))
     rows = [negative("a1", 1, "a person shuts the door."), negative("b1", 1, "a person opens the door.")]
     judging = build(store, "judging_negatives", rows, (annotations,))
-    with without_prefect():
-        made = judging_texts(annotations, known, (judging,))
-        assert judging_texts(annotations, known, ()) is None
-        imported = build(store, "text_features", [], parameters={"imported": []})
-        assert judging_texts(annotations, imported, (judging,)) is None
+    made = judging_texts(annotations, known, (judging,))
+    assert judging_texts(annotations, known, ()) is None
+    imported = build(store, "text_features", [], parameters={"imported": []})
+    assert judging_texts(annotations, imported, (judging,)) is None
     assert made
     [row] = store.table(made).to_pylist()
     assert (made.stage, row["text"], row["encoder"]) == ("judging_texts", "a person shuts the door.", "tiny-clip")

@@ -16,7 +16,7 @@ from penumbra.tasks.negatives import judging
 from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.judging import TRUE_ELSEWHERE, FalseSentences, OwnSentences, encode_once, is_said_by
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters
-from penumbra.tasks.stage import build, planning, without_prefect
+from penumbra.tasks.stage import build, planning
 from tests.rows import first_videos, json_lines
 
 CORPUS: dict[str, Any] = {"filling": {"providers": ["corpus"]}, "judging": {"judge": False}}
@@ -34,9 +34,8 @@ def charades(shared: Path, tmp_path: Path, store: Store) -> Dataset:
 
 
 def test_test_queries_get_negatives_that_no_training_reads(charades: Dataset, store: Store) -> None:
-    with without_prefect():
-        usual = negatives_of(charades, parameters())
-        made = negatives_of(charades, parameters(splits=["composition", "word"]))
+    usual = negatives_of(charades, parameters())
+    made = negatives_of(charades, parameters(splits=["composition", "word"]))
     rows = store.table(made.annotations).to_pylist()
     split = {row["qid"]: row["split"] for row in rows}
     found = store.table(made.negatives).to_pylist()
@@ -49,7 +48,7 @@ def test_test_queries_get_negatives_that_no_training_reads(charades: Dataset, st
     assert store.newest("judged", "negatives") == usual.negatives
     with pytest.raises(ArtifactError, match="for judging alone, no training reads it: penumbra run build-negatives"):
         Sources(made.annotations, made.tags, (), made.negatives)
-    with without_prefect(), pytest.raises(NegativesError, match="no query is of split val; there is: train, test"):
+    with pytest.raises(NegativesError, match="no query is of split val; there is: train, test"):
         negatives_of(charades, parameters(splits=["val"]))
 
 
