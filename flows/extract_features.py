@@ -14,9 +14,8 @@ from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset, videos_of
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.extraction import ExtractedFeatures, FeaturesParameters
+from penumbra.tasks.features.extraction import ExtractedFeatures, FeaturesParameters, report_features
 from penumbra.tasks.features.imports import ImportedFeatures, Imports
-from penumbra.tasks.features.report import report_features
 from penumbra.tasks.features.simulated import SimulatedFeatures, Simulation
 from penumbra.tasks.features.text import TextFeatures, Texts, chosen_negatives
 from penumbra.tasks.features.video import PatchFeatures, VideoFeatures, Videos, video_files

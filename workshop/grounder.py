@@ -17,8 +17,8 @@ import typer
 
 from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.features.clip import Clip, Encoder, load, normalise
-from penumbra.tasks.features.encode import frame_states
 from penumbra.tasks.features.frames import resize
+from penumbra.tasks.features.video import frame_states
 from workshop.scenes import generate
 from workshop.scenes.generate import AnnotatedVideo, annotated_videos, hold_out
 from workshop.tiny_clip.clips import Pictures, content, known_scenes, pictures_of_video

@@ -1,21 +1,27 @@
 """Stages `video_features` and `patch_features`: CLIP features of the frames of every video of a data set.
 
 `patch_features` are the last hidden states of each patch of a frame every `PATCH_INTERVAL` seconds, a byte each (VDI,
-section 3.4). Other processes decode. A damaged file is used if what can be decoded reaches the end that its annotations
-state, to within a clip; an intact one if it has nine tenths of that duration.
+section 3.4). A damaged file is used if what can be decoded reaches the end that its annotations state, to within a
+clip; an intact one if it has nine tenths of that duration.
+
+Other processes decode. All batches have the same size (the last one of a video is padded with zeros), so a run that was
+killed and continues gives the same bytes. A GPU computes one batch while the next one is decoded: its results are
+copied at the end.
 """
 
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from pydantic import Field
 
 from penumbra.artifacts.errors import ArtifactError, MissingError
@@ -24,23 +30,25 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import fast_cpu_matmul
-from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, patch_sizes, required_digests
+from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, normalise, patch_sizes, required_digests
 from penumbra.tasks.features.decoders import Decoder, each_decoded
-from penumbra.tasks.features.encode import EncodedVideo, encode_video, frame_states, patch_states
+from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.files import VideoFolder
-from penumbra.tasks.features.frames import VideoSummary
+from penumbra.tasks.features.frames import Picture, VideoSummary
 from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, logger, require_made
 
 STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
+BATCH_SIZE = 32  # clips
 MIN_SHARE = 0.9  # of the annotated duration
 LARGEST_BYTE = 127
 PATCH_INTERVAL = 4.0  # seconds between two frames whose patches are kept
 NO_STATUS = (-1, -1)  # of a file that did not exist when the digests were computed
 
 Row = tuple[str, float, Float16Array]  # a video's id, its duration in seconds, and its features (clips, …)
+States = Callable[[Any, torch.Tensor], torch.Tensor]  # a CLIP model and pixels of frames → states, one row a frame
 
 
 class Videos(Parameters):
@@ -62,6 +70,77 @@ def video_files(folder: Path) -> VideoFolder:
             f"no folder {folder} of video files: name one with --param videos.folder=…, or import features"
         )
     return VideoFolder(folder)
+
+
+# -- encoding a video -------------------------------------------------------------------------------------------------
+
+
+def frame_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Return the frames' vectors in the space that they share with texts [frames, dimension]."""
+    states: torch.Tensor = model.get_image_features(pixels).pooler_output
+    return states
+
+
+def patch_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Return each frame's patches (last hidden states), then its vector [frames, patches·width + dimension]."""
+    states = model.vision_model(pixel_values=pixels)
+    patches = states.last_hidden_state[:, 1:].flatten(1)
+    return torch.cat((patches, model.visual_projection(states.pooler_output)), dim=1)
+
+
+@dataclass(frozen=True)
+class EncodedVideo:
+    """The features (clips, …) of a video with what decoding has shown; or the reason why there are none."""
+
+    features: Float16Array | None = None
+    summary: VideoSummary = field(default_factory=VideoSummary)
+    thumbnails: tuple[tuple[int, bytes], ...] = ()  # index of the frame, JPEG
+    reason: str = ""
+    value: str = ""
+
+
+def encode_video(
+    encoder: Encoder,
+    decoder: Decoder,
+    path: Path,
+    batch_size: int = BATCH_SIZE,
+    states: States = frame_states,
+    thumbnails: int = 0,
+) -> EncodedVideo:
+    """Decode and encode a video, `Encoder.frames` frames a clip; `states` are the features that are kept."""
+    summary, rows, counts = VideoSummary(), list[torch.Tensor](), list[int]()
+    frames = decoder.frames(path, summary, thumbnails)
+
+    def clips() -> Iterator[Picture]:
+        """Yield the frames of each clip as one picture of 3·n channels; the last frame is repeated as needed.
+
+        Equal pictures that follow each other are yielded once and counted: a still picture may be shown for a day.
+        """
+        last: Picture | None = None
+        while clip := list(islice(frames, encoder.frames)):
+            clip += clip[-1:] * (encoder.frames - len(clip))
+            picture = np.concatenate(clip, axis=2)
+            if last is not None and np.array_equal(picture, last):
+                counts[-1] += 1
+                continue
+            counts.append(1)
+            last = picture
+            yield picture
+
+    pictures = clips()
+    try:
+        with torch.inference_mode():
+            while batch := list(islice(pictures, batch_size)):
+                pixels = normalise(batch, encoder)
+                padding = pixels.new_zeros(batch_size - len(batch), *pixels.shape[1:])
+                rows.append(states(encoder.model, torch.cat([pixels, padding]))[: len(batch)].half())
+            features: Float16Array = np.repeat(torch.cat(rows).cpu().numpy(), counts, axis=0)
+    except VideoError as error:
+        return EncodedVideo(reason=error.reason, value=error.value)
+    return EncodedVideo(features, summary, tuple(decoder.thumbnails))
+
+
+# -- the stages -------------------------------------------------------------------------------------------------------
 
 
 def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> list[str]:
@@ -154,8 +233,6 @@ class VideoFeatures(VideoStage):
 
     def _encoded(self, vids: Iterable[str]) -> Generator[tuple[Path, EncodedVideo], None, None]:
         """Yield the videos that have a file, in order; several threads decode and encode some of them ahead."""
-        import torch
-
         files = [file for vid in vids if (file := self.files.find(vid))]
         tick, encoder = counting("videos", len(files)), self.encoder
         number = torch.get_num_threads() if encoder.device.type == "cpu" else cores()

@@ -10,7 +10,7 @@ import pytest
 from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.features.report import write_report as features_page
+from penumbra.tasks.features.extraction import write_report as features_page
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation import Results, grids
 from penumbra.tasks.negatives.parameters import Negatives

@@ -18,11 +18,10 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
 from penumbra.tasks.features.decoders import Decoder
-from penumbra.tasks.features.encode import EncodedVideo, encode_video
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.text import ClipTexts, TextEncoder, load_text_encoder
-from penumbra.tasks.features.video import notes_on
+from penumbra.tasks.features.video import EncodedVideo, encode_video, notes_on
 from penumbra.tasks.grounding.batches.examples import Loaded, features_of, joined, normalised
 from penumbra.tasks.grounding.evaluation.predictions import Calibrator, calibrator_of
 from penumbra.tasks.grounding.families import system_of
