@@ -157,8 +157,9 @@ class Stage(ABC):
         return Store().artifact(self.work)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields, without what the parts share."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        """Return what a worker needs: the fields, the artifact and the status of its input files."""
+        names = [*(item.name for item in fields(self)), "artifact", "input_files"]
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass
@@ -318,13 +319,8 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Wri
             numbers = ", ".join(str(index + 1) for index in indices)
             label = f"{stage.label.translate(NO_TEMPLATE)}: parts {numbers}"
             named = make_parts.with_options(name=f"{stage.name}: parts", task_run_name=label)
-            given = {
-                "stage": stage,
-                "artifact": stage.artifact,
-                "files": stage.input_files,
-                "host": platform.node(),
-                "pieces": {index: stage.pieces[index] for index in indices},
-            }
+            pieces = {index: stage.pieces[index] for index in indices}
+            given = {"stage": stage, "host": platform.node(), "pieces": pieces}
             futures.append(pool.runner.submit(named, given))
     lost: tuple[type[BaseException], ...] = (MemoryError, *pool.lost)
     try:
@@ -338,25 +334,24 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Wri
 
 
 @task(cache_policy=NO_CACHE)
-def make_parts(
-    stage: Stage, artifact: Artifact, files: dict[str, FileStatus], host: str, pieces: dict[int, Any]
-) -> list[WrittenPart]:
+def make_parts(stage: Stage, host: str, pieces: dict[int, Any]) -> list[WrittenPart]:
     """Make some parts of a stage in the process of a worker, and return their records."""
-    files = files if host == platform.node() else {}  # another host has its own copies, whose times differ
-    vars(stage).update(artifact=artifact, input_files=files)  # the run has computed the digests of the input files
-    return [_make_part(stage, artifact, index, piece) for index, piece in pieces.items()]
+    if host != platform.node():
+        stage.input_files.clear()  # another host has its own copies, whose times differ
+    return [_make_part(stage, index, piece) for index, piece in pieces.items()]
 
 
 _CURRENT: dict[Artifact, Stage] = {}  # the stage that this worker makes
 _LOCK = threading.Lock()  # a cluster's worker may have several threads, and what parts share is for one of them
 
 
-def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> WrittenPart:
+def _make_part(stage: Stage, index: int, piece: Any) -> WrittenPart:
     """Make a part unless it exists: an engine asks again if a worker died before it could answer.
 
     All parts that a worker makes of a stage share one object. This is not inlined in the task, which travels by value.
     """
     with _LOCK, progress_scope(stage.label):
+        artifact = stage.artifact
         store = Store(artifact.root)
         if record := store.record(artifact, index):
             return record
