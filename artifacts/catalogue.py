@@ -56,7 +56,6 @@ class Catalogue:
         return Artifact(root=self.root, dataset=work.dataset, stage=work.stage, key=work.key)
 
     def reference(self, manifest: Manifest) -> Artifact:
-        """Return a reference to the artifact that a manifest of this store describes."""
         return Artifact(root=self.root, dataset=manifest.dataset, stage=manifest.stage, key=manifest.key)
 
     def has(self, artifact: Artifact) -> bool:

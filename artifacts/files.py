@@ -112,7 +112,6 @@ class Files:
         self.call("rm", path, recursive=True)
 
     def call(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
-        """Call a function of fsspec's file system."""
         with self._errors():
             return getattr(self.filesystem, name)(f"{self._base}/{path}", *arguments, **options)
 

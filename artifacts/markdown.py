@@ -44,7 +44,6 @@ def truncated(content: str, most: int) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """Return a value as the text of a cell of a table."""
     return truncated(value_text(value), LONGEST_CELL)
 
 

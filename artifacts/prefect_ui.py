@@ -52,7 +52,6 @@ def _cell(value: Any) -> Any:
 
 
 def stage_page(artifact: Artifact, manifest: Manifest) -> str:
-    """Return the page of a stage: counts, rejections by reason, time, path, parameters and parents."""
     counts = [
         (f"{manifest.unit}: in", f"{manifest.taken:,}"),
         (f"{manifest.unit}: out", f"{manifest.kept:,}"),

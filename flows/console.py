@@ -41,7 +41,6 @@ console = SafeConsole(width=None if sys.stdout.isatty() else 160)  # a pipe has 
 
 
 def warn(line: str) -> None:
-    """Write a line to standard error."""
     sys.stderr.write(f"penumbra: {for_terminal(line)}\n")
 
 
@@ -51,7 +50,6 @@ def print_line(line: str) -> None:
 
 
 def print_table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> None:
-    """Print a table of plain text."""
     table = Table(*header, title=title and escape(title), title_justify="left")
     for row in rows:
         table.add_row(*(escape(for_terminal(cell)) for cell in row))

@@ -31,7 +31,6 @@ app.add_typer(runs, name="runs")
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and exit."""
     if wanted:
         from importlib.metadata import version
 

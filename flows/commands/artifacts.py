@@ -107,7 +107,6 @@ def cell(value: Any) -> str:
 
 
 def print_figures(rows: list[dict[str, Any]]) -> None:
-    """Print the figures of an evaluation as tables."""
     from penumbra.tasks.grounding.evaluation.figures import tables_of
 
     for header, lines in tables_of(rows):
@@ -256,5 +255,4 @@ def rm(
 
 
 def print_removed(name: str, size: int, dry_run: bool) -> None:
-    """Print what was removed, or would be, and its size."""
     print_line(f"{'would remove' if dry_run else 'removed'} {name} ({size / 1e6:,.1f} MB)")

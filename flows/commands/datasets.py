@@ -146,7 +146,6 @@ def check(dataset: Annotated[str, typer.Argument(help="A folder of PENUMBRA_DATA
 
 
 def print_check(dataset: "Dataset") -> None:
-    """Print what the files of a data set hold."""
     from penumbra.tasks.data.rows import HEADER
     from penumbra.tasks.data.rows import check as check_dataset
 

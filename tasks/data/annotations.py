@@ -68,7 +68,6 @@ class Annotations(Stage):
             yield partial(self.part, batch)
 
     def part(self, piece: Iterable[CheckedRow]) -> Part:
-        """Make one part: the usable rows, and the others with their reasons."""
         kept, rejected, notes = [], [], Counter[str]()
         for raw, row, reason, changes in piece:
             if reason:

@@ -282,6 +282,5 @@ def whole_number(digits: str) -> float:
 
 
 def start_of(content: bytes | str) -> str:
-    """Return the beginning of a text or file, for a message."""
     text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
     return truncated(text.strip(), SHOWN)

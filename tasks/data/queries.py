@@ -43,7 +43,6 @@ class OwnQuery:
     merged: list[str] = field(default_factory=list)
 
     def line(self) -> dict[str, Any]:
-        """Return the query as a line of a file of the Moment-DETR family."""
         row = {"qid": self.qid, "query": self.query, "vid": self.vid, "duration": self.duration}
         return row | {"relevant_windows": self.windows} | self.more | {PLACE: self.place}
 

@@ -94,7 +94,6 @@ def required_digests(clip: Clip) -> dict[str, str]:
 
 
 def not_loaded(encoder: str, why: str) -> FeatureError:
-    """Return the error to raise for an encoder that is missing or damaged."""
     return FeatureError(
         f"encoder {encoder!r} can't be loaded ({why}): without a network give a folder, or `{SHIPPED}`, "
         "with --param clip.encoder=tiny-clip"

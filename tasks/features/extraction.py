@@ -32,7 +32,6 @@ class FeaturesParameters(Parameters):
     simulation: Simulation = Simulation()
 
     def with_patches(self, wanted: bool) -> "FeaturesParameters":
-        """Return these parameters, with patch features if they are wanted."""
         return self.model_copy(update={"videos": self.videos.model_copy(update={"patches": True})}) if wanted else self
 
 
@@ -53,7 +52,6 @@ class ExtractedFeatures:
 
 @side_effect_task("report")
 def report_features(annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
-    """Publish the report of a run, and return its outcome in one line."""
     line, page = write_report(Store(), annotations, texts, videos)
     publish_report(annotations.dataset, "extract-features", page)
     logger().info(line)

@@ -283,7 +283,6 @@ class ImportedFeatures(VideoStage):
         return np.concatenate([matrix[:clips] for matrix in matrices], axis=1), notes
 
     def part(self, piece: Sequence[str]) -> Part:
-        """Import the features of one part; a video that can't be used is rejected."""
         rows, rejected, notes = [], [], Counter[str]()
         for vid in piece:
             try:

@@ -177,7 +177,6 @@ class TextFeatures(Stage):
         return load_text_encoder(self.clip)
 
     def part(self, piece: list[str]) -> Part:
-        """Encode the texts of one part; a text whose features are not finite is rejected."""
         tokens, pooled, truncated = self.encoder.encode(piece)
         good = [i for i in range(len(piece)) if np.isfinite(tokens[i]).all() and np.isfinite(pooled[i]).all()]
         bad = [piece[i] for i in sorted(set(range(len(piece))).difference(good))]
