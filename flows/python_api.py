@@ -11,12 +11,11 @@ from prefect.settings import PREFECT_API_URL
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.store import Store
-from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.console import SafeConsole, bars_on
 from penumbra.flows.local_run import prepare, run_flow
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.queries import write_queries
-from penumbra.tasks.negatives.parameters import Negatives, NegativesParameters
+from penumbra.tasks.negatives.parameters import Negatives
 from penumbra.tasks.negatives.report import outcome_line
 from penumbra.tasks.progress import bars_shown, warnings_only
 from penumbra.tasks.stage import FEW_ROWS, IS_THERE, Parameters, planning
@@ -51,21 +50,20 @@ def negatives_for(
             given = value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Parameters) else value
             changes[key] = dict(given) if isinstance(given, Mapping) else given
         changes["dataset"] = {"name": named, "folder": str(folder), "files": files}
-        _, _, values = prepare("build-negatives", named, changes)
-        dataset = values["dataset"]
-        settings = NegativesParameters(**{group: values[group] for group in NegativesParameters.model_fields})
+        flow, _, values = prepare("build-negatives", named, changes)
         with planning() as plan:
-            planned = negatives_of(dataset, settings)
-        if all(state == IS_THERE for _, state, _ in plan.rows) and Store().manifest(planned.negatives).kept:
-            return planned
+            made: Negatives = flow.fn(**values).data
+        if all(state == IS_THERE for _, state, _ in plan.rows) and Store().manifest(made.negatives).kept:
+            return made
         console = SafeConsole(stderr=True, markup=False, highlight=False)
         shown = bars_shown(bars_on(console)) if console.is_terminal or console.is_jupyter else nullcontext()
         with warnings_only() if quiet else nullcontext():
-            if PREFECT_API_URL.value() or settings.filling.hosted or len(queries) > FEW_ROWS:
-                result: Negatives = run_flow("build-negatives", named, changes)
-                return result
-            with Store().use(named), shown:
-                return negatives_of(dataset, settings)
+            if PREFECT_API_URL.value() or values["filling"].hosted or len(queries) > FEW_ROWS:
+                made = run_flow("build-negatives", named, changes)
+            else:
+                with shown:
+                    made = flow.fn(**values).data
+        return made
 
 
 def with_rejected(made: Negatives) -> "pd.DataFrame":

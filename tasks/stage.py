@@ -304,8 +304,8 @@ def _rows_of_parts(stage: Stage, total: int) -> list[int]:
 
 
 def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[WrittenPart]:
-    """Have workers make parts, and yield the record of each. Workers are not started for a single part."""
-    if len(missing) == 1 and not running.started:
+    """Have workers make parts, and yield the record of each, in a flow run. They are not started for a single part."""
+    if not FlowRunContext.get() or (len(missing) == 1 and not running.started):
         return
     pool = running.pool
     number, each = (pool.gpus or pool.number, TASKS_A_DEVICE) if stage.on_device else (pool.number, TASKS_A_WORKER)
