@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -21,12 +20,12 @@ from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
+from penumbra.artifacts.display import Row, rows_for_display
 from penumbra.artifacts.manifest import Artifact, Manifest, flat
 from penumbra.artifacts.markdown import Markdown, cell_text, code, counted, markdown_table, plain
 from penumbra.artifacts.store import Store
 
 FIRST_ROWS = 50
-Rows = list[dict[str, Any]]
 
 
 def has_pages() -> bool:
@@ -39,10 +38,9 @@ def artifact_key(kind: str, dataset: str, name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{dataset}-{name}".lower()).strip("-")
 
 
-def first_rows(store: Store, artifact: Artifact, shown: Callable[[Rows], Rows] = lambda rows: rows) -> Rows:
-    """Return the first rows of an artifact for display, after `shown` has changed them to their stage's own form."""
-    rows = shown(list(islice(store.shown_rows(artifact), FIRST_ROWS)))
-    return [{name: _cell(value) for name, value in row.items()} for row in rows]
+def first_rows(store: Store, artifact: Artifact) -> list[Row]:
+    """Return the first rows of an artifact with escaped cells."""
+    return [{name: _cell(it) for name, it in row.items()} for row in rows_for_display(store, artifact, FIRST_ROWS)]
 
 
 def _cell(value: Any) -> Any:
@@ -76,11 +74,9 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
     return "\n\n".join([*sections, "## Made from", markdown_table(("what", "which"), sources)])
 
 
-def publish_stage(
-    store: Store, artifact: Artifact, manifest: Manifest, shown: Callable[[Rows], Rows] = lambda rows: rows
-) -> None:
+def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:
     """Publish the first rows and the page of a stage, whether it was made now or before."""
-    rows = first_rows(store, artifact, shown)
+    rows = first_rows(store, artifact)
     name = "-".join([artifact.stage, *filter(None, [manifest.parameters.get("provider")])])
     if rows:
         description = f"First {len(rows)} of {counted(manifest.rows, 'row')}. All: {code(artifact.path)}"

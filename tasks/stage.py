@@ -26,7 +26,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import FileStatus, noting_files
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, WrittenPart
 from penumbra.artifacts.markdown import counted
-from penumbra.artifacts.prefect_ui import Rows, has_pages, publish_stage
+from penumbra.artifacts.prefect_ui import has_pages, publish_stage
 from penumbra.artifacts.processes import value_set
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, workers
@@ -92,10 +92,6 @@ class Stage(ABC):
         """Return the parameters that enter the key: those that determine the content and differ from their default."""
         groups = [group.model_dump(mode="json", exclude_defaults=True) for group in self._of_type(Parameters)]
         return {name: value for group in groups for name, value in group.items()}
-
-    def shown(self, rows: Rows) -> Rows:
-        """Return the first rows as the Prefect UI shows them; cells of type `Markdown` are not escaped."""
-        return rows
 
     def inputs(self) -> dict[str, str]:
         """Return the digests of the files outside the store that the stage reads, by name."""
@@ -257,7 +253,7 @@ def make(stage: Stage) -> Artifact:
     )
     logger().info("%s: %s; %s, %s", stage.label, counts, time, artifact.path)
     if FlowRunContext.get() and has_pages():
-        publish_stage(store, artifact, manifest, stage.shown)
+        publish_stage(store, artifact, manifest)
     for it in () if manifest.kept or stage.may_be_empty else (manifest, *map(store.manifest, manifest.parents)):
         if it.taken and not it.kept:  # the stage, or one that it reads, rejected everything
             reason, times = max(it.rejected.items(), key=lambda pair: pair[1], default=("no reason", 0))

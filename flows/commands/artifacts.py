@@ -63,6 +63,7 @@ def show(
 
     Rows are as in the Prefect UI: the words that a negative changes are between **.
     """
+    from penumbra.artifacts.display import rows_for_display
     from penumbra.artifacts.store import Store
 
     store = Store()
@@ -86,16 +87,7 @@ def show(
     if artifact.stage == "evaluation":
         print_figures(store.table(artifact).to_pylist())
         return
-    shown = list(islice(store.shown_rows(artifact), 5 if rows is None else rows))
-    if artifact.stage in ("negatives", "judging_negatives"):
-        from penumbra.tasks.negatives.selection import NegativesStage  # imports Prefect
-
-        shown = NegativesStage.shown(shown)
-    elif artifact.stage == "tags":
-        from penumbra.tasks.text.tags import Tags
-
-        shown = Tags.shown(shown)
-    if shown:
+    if shown := rows_for_display(store, artifact, 5 if rows is None else rows):
         print_table(shown[0], ([cell(value) for value in row.values()] for row in shown))
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from penumbra.artifacts.display import mark_changes
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import bold, code, counted, markdown_table, plain
 from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.parameters import Negatives
-from penumbra.tasks.negatives.selection import mark_changes
 from penumbra.tasks.stage import Stage, logger, side_effect_task
 
 EXAMPLES = 5

@@ -8,7 +8,6 @@ levels as fit together. docs/does-it-help.md has other criteria that were tried:
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from functools import cached_property, partial
 from itertools import combinations, islice, pairwise, product
 from typing import Any, ClassVar, Literal
@@ -19,8 +18,6 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
-from penumbra.artifacts.markdown import Markdown, bold, plain
-from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.rows import TRAINING
@@ -67,19 +64,8 @@ class Choosing(Parameters):
         return ALWAYS if self.guard == "queries" else (*ALWAYS, "composition", "novel_word")
 
 
-def mark_changes(query: str, negative: str) -> Markdown:
-    """Return the negative with the words in bold that the query does not have at their place."""
-    before, after = query.split(), negative.split()
-    pieces = [
-        (plain if kind == "equal" else bold)(" ".join(after[start:end]))
-        for kind, _, _, start, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-        if end > start
-    ]
-    return Markdown(" ".join(pieces))
-
-
 class NegativesStage(Stage):
-    """A stage that makes negatives: what the choice in all parts shares, and how the rows are shown."""
+    """A stage that makes negatives: what the choice in all parts shares."""
 
     name = STAGE
     unit = "query level"
@@ -98,16 +84,6 @@ class NegativesStage(Stage):
 
     def inputs(self) -> dict[str, str]:
         return wordnet_inputs()
-
-    @staticmethod
-    def shown(rows: Rows) -> Rows:
-        """Return rows as people read them: the query first, and what differs from it in bold."""
-        return [
-            {"query": row["query"], "level": row["level"], "negative": mark_changes(row["query"], row["negative"])}
-            | {"cosine": row["similarity"], "plausibility": row["plausibility"]}
-            | {"provider": row["provider"], "qid": row["qid"]}
-            for row in rows
-        ]
 
     @cached_property
     def human_text(self) -> tuple[LeakageFilter, Plausibility]:

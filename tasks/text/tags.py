@@ -5,11 +5,11 @@ Primitives are the words that carry the meaning of a sentence: verbs, nouns, adj
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pydantic import Field
@@ -18,8 +18,6 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part
-from penumbra.artifacts.markdown import Markdown, bold, plain
-from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, read_part
@@ -153,15 +151,6 @@ class Tags(Stage):
 
     annotations: Artifact
     tagging: Tagging
-
-    @staticmethod
-    def shown(rows: Rows) -> Rows:
-        """Return each query as word/TAG, with primitives in bold."""
-
-        def tagged(token: Mapping[str, Any]) -> str:
-            return (bold if token["primitive"] else plain)(token["text"]) + plain(f"/{token['tag']}")
-
-        return [{"query": Markdown(" ".join(map(tagged, row["tokens"]))), "qid": row["qid"]} for row in rows]
 
     def inputs(self) -> dict[str, str]:
         model = self.tagging.spacy_model
