@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from penumbra.artifacts.files import FileStatus
+from penumbra.artifacts.markdown import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,6 +112,10 @@ class Manifest(BaseModel):
     def digests(self) -> dict[str, str]:
         """The SHA-256 of every file, by name."""
         return {name: digest for part in self.parts for name, digest in part.digests.items()}
+
+    @property
+    def counts(self) -> str:
+        return f"{counted(self.taken, self.unit)} in, {self.kept:,} out, {self.taken - self.kept:,} rejected"
 
     @property
     def differences(self) -> list[str]:

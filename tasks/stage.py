@@ -248,10 +248,7 @@ def make(stage: Stage) -> Artifact:
             build(stage)
         manifest = store.manifest(artifact)
         time = f"{manifest.seconds:.1f} s"
-    counts = (
-        f"{counted(manifest.taken, stage.unit)} in, {manifest.kept:,} out, {manifest.taken - manifest.kept:,} rejected"
-    )
-    logger().info("%s: %s; %s, %s", stage.label, counts, time, artifact.path)
+    logger().info("%s: %s; %s, %s", stage.label, manifest.counts, time, artifact.path)
     if FlowRunContext.get() and has_pages():
         publish_stage(store, artifact, manifest)
     for it in () if manifest.kept or stage.may_be_empty else (manifest, *map(store.manifest, manifest.parents)):

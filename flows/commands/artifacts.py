@@ -73,10 +73,7 @@ def show(
         write_text((json_text(row) + "\n" for row in islice(store.shown_rows(artifact), rows)), None)
         return
     print_line(f"{artifact.dataset}/{artifact.stage}  {artifact.path}")
-    print_line(
-        f"{counted(manifest.rows, 'row')}; {counted(manifest.taken, manifest.unit)} in, {manifest.kept:,} out, "
-        f"{manifest.taken - manifest.kept:,} rejected; {manifest.seconds:.1f} s"
-    )
+    print_line(f"{counted(manifest.rows, 'row')}; {manifest.counts}; {manifest.seconds:.1f} s")
     for title, counts in (("rejected", manifest.rejected), ("counted", manifest.notes)):
         for reason, number in counts.items():
             print_line(f"  {title}: {number:,} × {reason}")
