@@ -80,8 +80,6 @@ class Files:
                 draft.unlink(missing_ok=True)
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or folder exists now, whoever made it."""
-        self.filesystem.invalidate_cache()
         return bool(self.call("exists", path))
 
     def below(self, path: str) -> dict[str, int]:
@@ -90,7 +88,6 @@ class Files:
 
     def infos(self, path: str) -> dict[str, dict[str, Any]]:
         """Return what fsspec knows of each file and link of a folder, by its path below it."""
-        self.filesystem.invalidate_cache()
         start = len(f"{self._base}/{path}/")
         return {name[start:]: info for name, info in sorted(self.call("find", path, detail=True).items())}
 
@@ -103,7 +100,6 @@ class Files:
 
     def matching(self, pattern: str) -> list[str]:
         """Return the sorted paths that match a pattern such as `*/masks/*/part-*`."""
-        self.filesystem.invalidate_cache()
         names = pattern.count("/") + 1
         return sorted("/".join(path.split("/")[-names:]) for path in self.call("glob", pattern))
 
@@ -112,6 +108,7 @@ class Files:
         self.call("rm", path, recursive=True)
 
     def call(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
+        self.filesystem.invalidate_cache()  # others write, too
         with self._errors():
             return getattr(self.filesystem, name)(f"{self._base}/{path}", *arguments, **options)
 
