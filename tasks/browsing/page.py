@@ -197,7 +197,7 @@ def prediction_columns(
     store: Store, name: str, predictions: Artifact, annotations: Mapping[str, Row], places: Mapping[str, int]
 ) -> Column:
     """Return a row of each query: windows in hundredths of a second; scores, IoU of the first, … in thousandths."""
-    from penumbra.tasks.grounding.evaluation.figures import aligned  # only here: it imports torch
+    from penumbra.tasks.grounding.evaluation.figures import judged_split  # only here: it imports torch
     from penumbra.tasks.grounding.evaluation.rejection import asked_by_split
     from penumbra.tasks.grounding.metrics import score_queries
 
@@ -206,7 +206,7 @@ def prediction_columns(
     judged = [row for row in rows if row["windows"] and annotations.get(row["qid"], {}).get("windows")]
     overlap: dict[str, float] = {}
     if judged:
-        windows = aligned(judged, annotations, manifest.parameters["ranking"].get("truth_ends"))
+        windows = judged_split(judged, annotations, manifest.parameters["ranking"].get("truth_ends")).windows
         overlap = dict(zip(windows.qids, score_queries(windows).iou.tolist(), strict=True))
     features = (store.manifest(it).parameters for it in manifest.parents if it.stage == "video_features")
     best = [row["windows"][:WINDOWS] for row in rows]

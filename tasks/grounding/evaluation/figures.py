@@ -33,7 +33,7 @@ from penumbra.tasks.grounding.evaluation.rejection import (
     text_figures,
 )
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics, means, overlaps
+from penumbra.tasks.grounding.metrics import Split, align, all_metrics, means, overlaps
 from penumbra.tasks.grounding.runs import ALL, CONSTANT
 from penumbra.tasks.grounding.training.stage import name_of, split_rows
 from penumbra.tasks.stage import is_planned, logger, run
@@ -74,16 +74,16 @@ class Evaluation(RunStage):
         calibrator = calibrator_of_predictions(self.predictions)
         figures: list[tuple[str, str, str, float]] = []
         for split, rows in by_split.items():
-            found = list(figures_of_split(rows, annotations, end))
+            judged, false = judged_split(rows, annotations, end), asked.get(split, [])
+            found = list(figures_of_split(judged))
             if constant:
                 windows = [[constant(annotations[row["qid"]]["duration"])] for row in rows]
                 same = [{**row, "saliency": [], "windows": it} for row, it in zip(rows, windows, strict=True)]
-                found += figures_of_split(same, annotations, end, CONSTANT)
-            false = asked.get(split, [])
+                found += figures_of_split(judged_split(same, annotations, end), CONSTANT)
             others = [{**row, "saliency": []} for row in false if row["kind"] == OTHER_VIDEO]
-            found += figures_of_split(others, annotations, end, OTHER_QUERY)
+            found += figures_of_split(judged_split(others, annotations, end), OTHER_QUERY)
             if calibrator and false:
-                scores = rejection_scores(judged_split(rows, annotations, end), false, calibrator.threshold)
+                scores = rejection_scores(judged, false, calibrator.threshold)
                 found += [*rejection_figures(scores), *text_figures(false, annotations)]
             figures += [(split, *figure) for figure in found]
         figures += [("train", "held out", metric, value) for metric, value in self.own_figures().items()]
@@ -151,21 +151,17 @@ def constant_window(queries: Sequence[Row], end: float | None) -> "Callable[[flo
     return of
 
 
-def figures_of_split(
-    predictions: Iterable[Row], annotations: Mapping[str, Row], end: float | None, baseline: str = ""
-) -> Iterator[Figure]:
+def figures_of_split(split: Split, baseline: str = "") -> Iterator[Figure]:
     """Yield the figures of a split, over all its queries and over those of each composition type.
 
-    True windows are cut at `end` seconds; see `Ranking.truth_ends`. A baseline has one subset, which is its name, and
-    only figures by type, which need no saliency.
+    A baseline has one subset, which is its name, and only figures by type, which need no saliency.
     """
-    split = judged_split(predictions, annotations, end)
     qids = split.windows.qids
     if not qids:
         return  # a hidden test split, whose windows only the evaluation server has
     types = defaultdict[str, list[int]](list)
     for number, qid in enumerate(() if baseline else qids):
-        for kind in {label["type"] for label in annotations[qid]["novel"]}:
+        for kind in {label["type"] for label in split.annotations[qid]["novel"]}:
             types[kind].append(number)
     scores = [metric.scores(split) for metric in all_metrics().values() if metric.by_type]
     for subset, numbers in ((baseline or ALL, range(len(qids))), *sorted(types.items())):
@@ -178,9 +174,14 @@ def figures_of_split(
 
 
 def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Split:
-    """Return the split that metrics are computed of: predictions of queries whose true windows are known."""
+    """Return the split that metrics are computed of: predictions of queries whose true windows are known.
+
+    True windows are cut at `end` seconds; see `Ranking.truth_ends`.
+    """
     judged = {row["qid"]: row for row in predictions if annotations[row["qid"]]["windows"]}
-    return Split(aligned(judged.values(), annotations, end), judged, annotations)
+    predicted = {qid: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for qid, row in judged.items()}
+    truth = {qid: annotations[qid]["windows"] for qid in judged}
+    return Split(align(predicted, truth).until(end), judged, annotations)
 
 
 def judged_splits(predictions: Artifact) -> Iterator[tuple[str, Split]]:
@@ -191,12 +192,6 @@ def judged_splits(predictions: Artifact) -> Iterator[tuple[str, Split]]:
     annotations = {row["qid"]: row for row in store.rows(annotated)}
     for name, rows in rows_by_split(sorted(store.rows(predictions), key=itemgetter("qid"))).items():
         yield name, judged_split(rows, annotations, manifest.parameters["ranking"].get("truth_ends"))
-
-
-def aligned(judged: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Windows:
-    """Return rows of `predictions` side by side with the true windows of their queries, cut at `end` seconds."""
-    rows = {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged}
-    return align(rows, {qid: annotations[qid]["windows"] for qid in rows}).until(end)
 
 
 def tables_of(rows: Rows) -> Iterator[Lines]:

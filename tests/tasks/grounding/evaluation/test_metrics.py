@@ -41,7 +41,7 @@ def test_a_metric_of_another_package_is_in_figures_tables_and_comparisons(monkey
     monkeypatch.setattr(figures, "all_metrics", all_metrics.__wrapped__)
     rows = [
         {"split": "test", "subset": subset, "metric": metric, "value": value}
-        for subset, metric, value in figures_of_split(PREDICTIONS, ANNOTATIONS, None)
+        for subset, metric, value in figures_of_split(judged_split(PREDICTIONS, ANNOTATIONS, None))
     ]
     values = {(row["subset"], row["metric"]): row["value"] for row in rows}
     assert (values["all", "late start, s"], values["v-n", "late start, s"]) == (2, 4)
@@ -53,7 +53,7 @@ def test_a_metric_of_another_package_is_in_figures_tables_and_comparisons(monkey
 
 
 def test_compared_scores_have_the_figures_as_their_means() -> None:
-    figures = figures_of_split(PREDICTIONS, ANNOTATIONS, None)
+    figures = figures_of_split(judged_split(PREDICTIONS, ANNOTATIONS, None))
     by_name = {name: value for subset, name, value in figures if subset == "all"}
     scores = compared_scores(judged_split(PREDICTIONS, ANNOTATIONS, None))
     assert list(scores) == ["R1@0.5", "R1@0.7", "mIoU", "mAP"]
@@ -64,7 +64,8 @@ def test_compared_scores_have_the_figures_as_their_means() -> None:
 def test_highlights_need_labels_of_every_query() -> None:
     saliency = [{"clip": 0, "scores": [0, 0, 0]}, {"clip": 1, "scores": [4, 4, 4]}]
     labelled = {qid: row | {"saliency": saliency} for qid, row in ANNOTATIONS.items()}
-    both = [{name for _, name, _ in figures_of_split(PREDICTIONS, truth, None)} for truth in (ANNOTATIONS, labelled)]
+    splits = [judged_split(PREDICTIONS, truth, None) for truth in (ANNOTATIONS, labelled)]
+    both = [{name for _, name, _ in figures_of_split(split)} for split in splits]
     levels = ("Fair", "Good", "VeryGood")
     assert both[1] - both[0] == {f"HL-{level}-{kind}" for level in levels for kind in ("mAP", "Hit1")}
 
@@ -76,7 +77,9 @@ def test_highlights_are_judged_by_clips_of_two_seconds_whatever_the_features_are
     middles = (np.arange(16 / seconds) + 0.5) * seconds
     saliency = [float(8 < middle < 12) for middle in middles]
     predicted = [{"qid": "q", "windows": [{"start": 8.0, "end": 12.0, "score": 1.0}], "saliency": saliency}]
-    figures = {name: value for subset, name, value in figures_of_split(predicted, truth, None) if subset == "all"}
+    figures = {
+        name: value for subset, name, value in figures_of_split(judged_split(predicted, truth, None)) if subset == "all"
+    }
     assert figures["HL-VeryGood-mAP"] == figures["HL-VeryGood-Hit1"] == 100
 
 
