@@ -5,7 +5,7 @@ probability is that it fits the query and does not fit the negative query (Eq. 1
 """
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +59,7 @@ class AttentivePooling(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Pool the valid tokens [batch, length, hidden] of a mask [batch, length] to [batch, hidden]."""
         weights = self.scorer(tokens).masked_fill(~mask, -1e9).softmax(1)
-        pooled: Tensor = self.out((weights[:, None].to(tokens.dtype) @ tokens)[:, 0])
-        return pooled
+        return self.out((weights[:, None].to(tokens.dtype) @ tokens)[:, 0])
 
 
 class BMDETR(GroundingModel):
@@ -144,7 +143,7 @@ class BMDETR(GroundingModel):
     def _scaled(self, placed: Tensor, tokens: Tensor, clips: int) -> Tensor:
         """Return positions times a small network's output for the tokens; words may have no positions."""
         if self.settings.text_positions:
-            return placed * cast(Tensor, self.position_scale(tokens))
+            return placed * self.position_scale(tokens)
         scaled = placed[:, :clips] * self.position_scale(tokens[:, :clips])
         return functional.pad(scaled, (0, 0, 0, tokens.shape[1] - clips))
 

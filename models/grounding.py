@@ -154,8 +154,7 @@ class TextPositions(nn.Module):
         length = text.shape[1]
         if length > self.table.num_embeddings:
             raise ValueError(f"a text of {length} tokens, but positions for {self.table.num_embeddings}")
-        placed: Tensor = self.dropout(self.norm(text + self.table.weight[:length]))
-        return placed
+        return self.dropout(self.norm(text + self.table.weight[:length]))
 
 
 class ExistenceHead(nn.Module):
@@ -176,8 +175,7 @@ class ExistenceHead(nn.Module):
             saliency = saliency.float().masked_fill(~mask, -torch.inf)
             if whole is None:
                 whole = (saliency.softmax(1)[:, None] @ clips.float())[:, 0]
-            logits: Tensor = self.vector(whole.float())[:, 0] + self.saliency * saliency.amax(1)
-            return logits
+            return self.vector(whole.float())[:, 0] + self.saliency * saliency.amax(1)
 
 
 class GroundingModel(nn.Module):

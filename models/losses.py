@@ -357,8 +357,7 @@ def frame_probability(probability: Tensor, targets: Targets) -> Tensor:
 
 def mean_over(probability: Tensor, clips: Tensor) -> Tensor:
     """Return the mean [batch] of the probabilities of the chosen clips, both [batch, clips]; 0 if there are none."""
-    mean: Tensor = (probability * clips).sum(1) / clips.sum(1).clamp(min=1)
-    return mean
+    return (probability * clips).sum(1) / clips.sum(1).clamp(min=1)
 
 
 def semantic_alignment(video: Tensor, text: Tensor, temperature: float) -> Tensor:

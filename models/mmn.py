@@ -91,8 +91,7 @@ class MapOutputs:
     def fused(self, power: float) -> Tensor:
         """Return the scores [sentences, candidates]: (0.5 + 0.5 contrastive)^power times the IoU branch's score."""
         share = (0.5 * self.contrast() + 0.5).clamp(min=0)  # a cosine may be a rounding below -1
-        scores: Tensor = share**power * self.iou_logits().sigmoid()
-        return scores
+        return share**power * self.iou_logits().sigmoid()
 
 
 def of_next_video(video_of: Tensor) -> Tensor:
@@ -124,8 +123,7 @@ class ExistenceHead(nn.Module):
         products = [sentence * cell for sentence, cell in zip(sentences, likeliest, strict=True)]
         vector = torch.cat(products, dim=1) * products[0].shape[1]  # [sentences, 2·joint]
         with torch.autocast(vector.device.type, enabled=False):
-            logits: Tensor = self.products(vector.float())[:, 0]
-            return logits
+            return self.products(vector.float())[:, 0]
 
 
 class SentenceEncoder(nn.Module):

@@ -23,27 +23,27 @@ def to_spans(windows: Tensor) -> Tensor:
 
 def iou(first: Tensor, second: Tensor) -> Tensor:
     """Return the intersection over union of windows [..., 2], broadcast against each other."""
-    return _overlap(first, second)[0]
+    inter, union, _ = _overlap(first, second)
+    return inter / union
 
 
 def hull_iou(first: Tensor, second: Tensor) -> Tensor:
     """Return the intersection over the hull of windows [..., 2], their IoU if they meet; 0 where the hull is empty."""
-    inter = (first[..., 1].minimum(second[..., 1]) - first[..., 0].maximum(second[..., 0])).clamp(min=0)
-    hull = first[..., 1].maximum(second[..., 1]) - first[..., 0].minimum(second[..., 0])
+    inter, _, hull = _overlap(first, second)
     return torch.where(hull == 0, 0.0, inter / hull)
 
 
 def generalised_iou(first: Tensor, second: Tensor) -> Tensor:
     """Return the IoU less the share of the hull that neither window covers (Rezatofighi et al., CVPR 2019)."""
-    overlap, union = _overlap(first, second)
-    hull = first[..., 1].maximum(second[..., 1]) - first[..., 0].minimum(second[..., 0])
-    return overlap - (hull - union) / hull
+    inter, union, hull = _overlap(first, second)
+    return inter / union - (hull - union) / hull
 
 
-def _overlap(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+def _overlap(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the lengths of intersection, union and hull."""
     inter = (first[..., 1].minimum(second[..., 1]) - first[..., 0].maximum(second[..., 0])).clamp(min=0)
     union = (first[..., 1] - first[..., 0]) + (second[..., 1] - second[..., 0]) - inter
-    return inter / union, union
+    return inter, union, first[..., 1].maximum(second[..., 1]) - first[..., 0].minimum(second[..., 0])
 
 
 def inverse_sigmoid(fraction: Tensor) -> Tensor:

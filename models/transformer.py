@@ -29,8 +29,7 @@ class MLP(nn.Module):
         *hidden, last = self.layers
         for layer in hidden:
             values = layer(values).relu()
-        out: Tensor = last(values)
-        return out
+        return last(values)
 
 
 def clip_positions(mask: Tensor, channels: int) -> Tensor:
@@ -128,8 +127,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor |
         read = (weights * keep_mask(weights.shape, dropout, weights.dtype)) @ (v / (1 - dropout))
     else:
         read = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-    out: Tensor = read.transpose(1, 2).flatten(2)  # [batch, queries, heads·b]
-    return out
+    return read.transpose(1, 2).flatten(2)  # [batch, queries, heads·b]
 
 
 class Attention(nn.Module):
@@ -156,8 +154,7 @@ class Attention(nn.Module):
                 q = q.repeat(len(key) // len(q), 1, 1)
             k = functional.linear(key, self.in_weight[d : 2 * d], self.in_bias[d : 2 * d])
         v = functional.linear(value, self.in_weight[2 * d :], self.in_bias[2 * d :])
-        out: Tensor = self.out(attend(q, k, v, self.heads, bias, self.dropout.rate))
-        return out
+        return self.out(attend(q, k, v, self.heads, bias, self.dropout.rate))
 
 
 class FeedForward(nn.Module):
@@ -174,8 +171,7 @@ class FeedForward(nn.Module):
         """[..., hidden] to [..., hidden]."""
         inner = self.linear1(values)  # [..., width]
         inner = inner.relu() if self.slope is None else functional.prelu(inner, self.slope.to(inner.dtype))
-        out: Tensor = self.linear2(self.dropout(inner))
-        return out
+        return self.linear2(self.dropout(inner))
 
 
 # -- encoder layers ---------------------------------------------------------------------------------------------------
@@ -200,8 +196,7 @@ class EncoderLayer(nn.Module):
         queries = placed if wanted is None else placed[:, :wanted]
         read = self.attention(queries, placed, tokens, bias)
         tokens = self.norm1(self.dropout.add(tokens[:, :wanted], read))
-        out: Tensor = self.norm2(self.dropout.add(tokens, self.feed_forward(tokens)))
-        return out
+        return self.norm2(self.dropout.add(tokens, self.feed_forward(tokens)))
 
 
 class TextToVideoLayer(nn.Module):
@@ -231,8 +226,7 @@ class TextToVideoLayer(nn.Module):
             queries = (video.view(groups, *video_positions.shape) + video_positions).flatten(0, 1)
         read = self.attention(queries, text_keys, text, bias)  # [groups·batch, clips, hidden]
         video = self.dropout.add(video, read)
-        out: Tensor = self.norm2(self.dropout.add(video, self.feed_forward(self.norm1(video))))
-        return out
+        return self.norm2(self.dropout.add(video, self.feed_forward(self.norm1(video))))
 
 
 # -- Moment-DETR's decoder: learned moment queries look at the encoded tokens (Lei et al., NeurIPS 2021) --------------
@@ -255,8 +249,7 @@ class DecoderLayer(nn.Module):
         content = self.norm1(self.dropout.add(content, self.self_attention(placed, placed, content, None)))
         read = self.cross_attention(content + queries, keys, memory, bias)
         content = self.norm2(self.dropout.add(content, read))
-        out: Tensor = self.norm3(self.dropout.add(content, self.feed_forward(content)))
-        return out
+        return self.norm3(self.dropout.add(content, self.feed_forward(content)))
 
 
 class Decoder(nn.Module):
@@ -296,8 +289,7 @@ class AnchorSelfAttention(nn.Module):
         """Return [batch, queries, hidden], the shape of content and positions."""
         query = self.query_content(content) + self.query_position(positions)
         key = self.key_content(content) + self.key_position(positions)
-        out: Tensor = self.out(attend(query, key, self.value(content), self.heads, None, self.dropout.rate))
-        return out
+        return self.out(attend(query, key, self.value(content), self.heads, None, self.dropout.rate))
 
 
 class AnchorCrossAttention(nn.Module):
@@ -323,8 +315,7 @@ class AnchorCrossAttention(nn.Module):
         if self.query_position is not None:
             query, key = query + self.query_position(query_positions), key + place
         query, key = self._by_head(query, self.query_anchor(anchors)), self._by_head(key, place)  # [..., 2·hidden]
-        out: Tensor = self.out(attend(query, key, self.value(memory), self.heads, bias, self.dropout.rate))
-        return out
+        return self.out(attend(query, key, self.value(memory), self.heads, bias, self.dropout.rate))
 
     def _by_head(self, content: Tensor, place: Tensor) -> Tensor:
         both = [x.view(*x.shape[:-1], self.heads, -1) for x in (content, place)]
@@ -349,8 +340,7 @@ class AnchorDecoderLayer(nn.Module):
         content = self.norm1(self.dropout.add(content, self.self_attention(content, query_positions)))
         read = self.cross_attention(content, query_positions, anchors, memory, positions, bias)
         content = self.norm2(self.dropout.add(content, read))
-        out: Tensor = self.norm3(self.dropout.add(content, self.feed_forward(content)))
-        return out
+        return self.norm3(self.dropout.add(content, self.feed_forward(content)))
 
 
 class AnchorDecoder(nn.Module):

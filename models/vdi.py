@@ -92,8 +92,7 @@ class SpatialDynamics(nn.Module):
             placed = places + clip_positions(seen.mask, places.shape[-1])
             states = self.sequence(placed, src_key_padding_mask=~(seen.mask | nothing))
         weight = seen.mask[..., None].to(states.dtype)
-        mean: Tensor = (states * weight).sum(1) / weight.sum(1).clamp(min=1)
-        return mean
+        return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
 @dataclass
@@ -123,8 +122,7 @@ class VDI(nn.Module):
         ids, mask = inputs.text, inputs.text_mask
         texts = self.text_encoder(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])[:, :, None]
         ones = torch.ones(texts.shape[:3], dtype=torch.bool, device=ids.device)
-        outputs: MapOutputs = self.grounding(MapInputs(inputs.video, texts, ones, inputs.video_of))
-        return outputs
+        return self.grounding(MapInputs(inputs.video, texts, ones, inputs.video_of))
 
     def inject(self, inputs: VDIInputs) -> dict[str, Tensor]:
         """Return both losses before their weights; that of motion is left out without patch features."""

@@ -73,8 +73,7 @@ class ClipText(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return features; tokens after the end token change nothing."""
-        features: Tensor = self.model(input_ids=ids, attention_mask=mask.long()).text_embeds
-        return features
+        return self.model(input_ids=ids, attention_mask=mask.long()).text_embeds
 
 
 def token_ids(texts: Iterable[str], encoder: Encoder) -> Features:
