@@ -108,13 +108,10 @@ def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put weights under our names into a model; raise `CheckpointError` naming the first that do not fit."""
-    check_fit(model, weights)
-    model.load_state_dict(dict(weights))
+    """Put weights under our names into a model; raise `CheckpointError` naming the first that do not fit.
 
-
-def check_fit(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Raise `CheckpointError` naming the first weights that do not fit a model, which may be on the device `meta`."""
+    A model on the device `meta`, which has no memory of its own, takes those of the file.
+    """
     expected = model.state_dict()
     missing, foreign = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     other = [
@@ -126,6 +123,7 @@ def check_fit(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
         kinds = (("missing", missing), ("unknown", foreign), ("of another shape", other))
         faults = "; ".join(f"{kind}: {', '.join(names[:3])} ({len(names)})" for kind, names in kinds if names)
         raise CheckpointError(f"a checkpoint of another model than {type(model).__name__}: {faults}")
+    model.load_state_dict(dict(weights), assign=any(value.is_meta for value in expected.values()))
 
 
 def read_official(path: str | Path) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from penumbra.artifacts.errors import what_there_is
 from penumbra.artifacts.locations import runs_folder
-from penumbra.models.checkpoints import CheckpointError, check_fit, load_weights, read_official
+from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import Settings
@@ -53,9 +53,8 @@ def load_pretrained(source: str) -> tuple[nn.Module, Settings, tuple[int, int], 
         system = system_of(settings)
         widths = system.widths(weights)
         with torch.device("meta"):  # takes no memory, whatever sizes the file claims
-            check_fit(system.build(*widths), weights)
-        model = system.build(*widths)
-        load_weights(model, weights)
+            model = system.build(*widths)
+        load_weights(model, {name: value.float() for name, value in weights.items()})
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         is_named = isinstance(error, CheckpointError | KeyError)
         reason = str(error) if is_named else f"no model has its sizes ({type(error).__name__})"
