@@ -157,29 +157,29 @@ def rejection_scores(split: Split, asked: Rows, threshold: float) -> Scores:
     for row in asked:
         if row["qid"] in place and row["existence"] is not None and np.isfinite(existence[place[row["qid"]]]):
             by_kind[row["kind"]].append(row)
-    scores = Scores()
+    scores = defaultdict[tuple[str, str], Floats](lambda: np.full(len(qids), np.nan))
     judged = np.array(sorted({place[row["qid"]] for rows in by_kind.values() for row in rows}), np.int64)
     right, errors = np.zeros(len(qids)), [(judged, existence[judged], np.ones(len(judged)))]
     for kind, rows in by_kind.items():
         at = np.array([place[row["qid"]] for row in rows])
         false, own = np.array([row["existence"] for row in rows], np.float64), existence[at]
         sides = _placement(own, false), 1 - _placement(false, own)
-        scores[kind, AREA] = _spread(len(qids), at, 100 * (sides[0] + sides[1] - sides[0].mean()))
-        scores[kind, REJECTED] = _spread(len(qids), at, 100.0 * (false < threshold))
+        scores[kind, AREA][at] = 100 * (sides[0] + sides[1] - sides[0].mean())
+        scores[kind, REJECTED][at] = 100.0 * (false < threshold)
         if kind == NEAR:
             others = np.array([true.get(row["other_qid"]) for row in rows], np.float64)
             exchanged = np.array([row["exchanged"] for row in rows], np.float64)
             both = (np.minimum(own, others) > np.maximum(false, exchanged)).astype(np.float64)
             known = np.isfinite(others + exchanged)
-            scores[kind, GROUP] = _spread(len(qids), at[known], 100.0 * both[known])
+            scores[kind, GROUP][at[known]] = 100.0 * both[known]
         right[at] += (false < threshold) * (len(judged) / len(rows) / len(by_kind))
         errors.append((at, false, np.full(len(at), len(judged) / len(rows) / len(by_kind))))
     if len(judged):
         accepted = existence[judged] >= threshold
-        scores[ALL, WITH_REJECTION] = _spread(len(qids), judged, 50 * right[judged] + 0.5 * hits[judged] * accepted)
-        scores[ALL, ACCURACY] = _spread(len(qids), judged, 50 * (right[judged] + accepted))
-        scores[ALL, ERROR] = _spread(len(qids), judged, _calibration_errors(errors, len(qids))[judged])
-    return scores
+        scores[ALL, WITH_REJECTION][judged] = 50 * right[judged] + 0.5 * hits[judged] * accepted
+        scores[ALL, ACCURACY][judged] = 50 * (right[judged] + accepted)
+        scores[ALL, ERROR][judged] = _calibration_errors(errors, len(qids))[judged]
+    return dict(scores)
 
 
 def _placement(values: Floats, others: Floats) -> Floats:
@@ -187,13 +187,6 @@ def _placement(values: Floats, others: Floats) -> Floats:
     ordered = np.sort(others)
     below, upto = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
     return np.asarray((below + upto) / (2 * len(ordered)), np.float64)
-
-
-def _spread(count: int, places: np.ndarray, values: np.ndarray) -> Floats:
-    """Return an array [count] with values at some places, and NaN elsewhere."""
-    spread = np.full(count, np.nan)
-    spread[places] = values
-    return spread
 
 
 def _calibration_errors(several: Sequence[tuple[np.ndarray, Floats, Floats]], count: int) -> Floats:

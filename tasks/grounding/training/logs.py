@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from penumbra.artifacts.charts import Drawing, Line, Panel, panels
+from penumbra.artifacts.charts import Drawing, Line, Panel, Points, panels
 from penumbra.artifacts.document import Document, Section
 from penumbra.artifacts.prefect_ui import live_page
 from penumbra.tasks.grounding.configs import Training
@@ -25,7 +25,6 @@ FIRST, LAST, NOT_DRAWN = ("total",), ("gradient_norm", "learning_rate"), {"secon
 METRICS = ("R1@0.3", "R1@0.5", "R1@0.7", "mIoU", "mAP")
 HEADLINE = ("R1@0.5", "R1@0.7", "mIoU")
 MOST_POINTS = 200  # of a line
-Curves = dict[tuple[str, str], list[tuple[float, float]]]
 Row = dict[str, Any]
 Write = Callable[[int, dict[str, float]], None]  # the step, and values by SPLIT/NAME
 # rows of the `metrics` table so far, seconds of this process, and an upper bound of those to come
@@ -33,13 +32,6 @@ Observer = Callable[[Sequence[Row], float, float], None]
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
-
-
-def curves_of(rows: Iterable[Mapping[str, Any]]) -> Curves:
-    curves: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for row in rows:
-        curves[row["split"], row["name"]].append((row["epoch"], row["value"]))
-    return dict(curves)
 
 
 def best_of(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -69,7 +61,10 @@ def curves_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     The metrics have a panel, what the best epoch is chosen by another, and so have the total loss and each term, whose
     scales differ too much for one panel.
     """
-    curves, best, drawings = curves_of(rows), best_of(rows), list[Drawing]()
+    curves = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
+    best, drawings = best_of(rows), list[Drawing]()
+    for row in rows:
+        curves[row["split"], row["name"]].append((row["epoch"], row["value"]))
     marked = [best["epoch"]] if best else []
     judged = [name for name in METRICS if (VALIDATION, name) in curves]
     if judged:
@@ -86,7 +81,7 @@ def curves_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     return Section("Training", [] if drawings else ["No epoch was trained."], drawings=drawings)
 
 
-def _line(label: str, points: Sequence[tuple[float, float]], style: int = 0) -> Line:
+def _line(label: str, points: Points, style: int = 0) -> Line:
     every = -(-len(points) // MOST_POINTS)
     return Line(label, [*points[:-1:every], *points[-1:]], style)
 
