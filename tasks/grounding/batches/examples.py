@@ -80,8 +80,9 @@ class Features:
                 part.div_(part.norm(dim=-1, keepdim=True) + SMALLEST_NORM)
         return rows.masked_fill_(~mask.view(mask.shape + (1,) * (rows.dim() - mask.dim())), 0), mask
 
+    @cached_property
     def unusable(self) -> set[str]:
-        """Return the names of videos or texts that hold a NaN or an infinity, or no row."""
+        """The names of videos or texts that hold a NaN or an infinity, or no row."""
         bad_rows = ~torch.isfinite(self.values.sum(1, dtype=torch.float32))
         before = torch.cat((torch.zeros(1, dtype=torch.long), bad_rows.long().cumsum(0)))
         bad = (before[self.offsets[1:]] > before[self.offsets[:-1]]) | (self.lengths == 0)
@@ -256,67 +257,61 @@ class Loaded:
 
     def examples_of(self, rows: Iterable[Mapping[str, Any]], stage: str) -> Examples:
         """Return examples of rows of `annotations`; those that can't be used are rejected, with their reasons."""
-        bad_videos, bad_texts = self.videos.unusable(), self.texts.unusable()
-        usable = self.texts.index.keys() - bad_texts
-        good, hard, inside, rejected, notes = [], list[dict[int, str]](), list[list[str]](), [], Counter[str]()
+        videos, texts = self.videos, self.texts
+        usable = {text: place for text, place in texts.index.items() if text not in texts.unusable}
+        good, hard, inside, rejected, notes = [], list[dict[int, int]](), list[list[int]](), [], Counter[str]()
         for row in rows:
-            qid, vid, query = row["qid"], row["vid"], row["query"]
-            faults = (
-                (vid not in self.videos.index, "no features of its video", vid),
-                (query not in self.texts.index, "no features of its text", query),
-                (vid in bad_videos, "features of its video are empty or hold a NaN", vid),
-                (query in bad_texts, "features of its text are empty or hold a NaN", query),
-            )
-            if found := [fault for is_so, *fault in faults if is_so]:
-                rejected.append(rejection(qid, stage, *found[0]))
+            qid = row["qid"]
+            if fault := self._fault(row):
+                rejected.append(rejection(qid, stage, *fault))
                 continue
             good.append(row)
-            hard.append({level: text for level, text in self.negatives.get(qid, {}).items() if text in usable})
-            inside.append([text for text in (self.in_video or {}).get(qid, ()) if text in usable])
+            hard.append({level: usable[it] for level, it in self.negatives.get(qid, {}).items() if it in usable})
+            inside.append([usable[it] for it in (self.in_video or {}).get(qid, ()) if it in usable])
             if self.negatives and len(hard[-1]) < LEVELS:
                 notes[f"query with {len(hard[-1])} of {LEVELS} hard negatives"] += 1
             if self.in_video is not None and not inside[-1] and row.get("split", "train") == "train":
                 notes["query without a negative in its video"] += 1
         halves = [] if self.parts is None else [self.parts.get(row["qid"], (row["query"],) * 2) for row in good]
         notes["query that has no static and dynamic part"] += sum(static == dynamic for static, dynamic in halves)
-        examples = _examples(good, hard, inside, self.videos, self.texts)
-        return replace(examples, parts=tuple(halves), rejected=tuple(rejected), notes=+notes)
+        counts = [len(row["windows"]) for row in good]
+        windows = torch.zeros(len(good), max(counts, default=1) or 1, 2)
+        for number, row in enumerate(good):
+            windows[number, : counts[number]] = torch.tensor(row["windows"], dtype=torch.float32).view(-1, 2)
+        video = torch.tensor([videos.index[row["vid"]] for row in good], dtype=torch.long)
+        text = torch.tensor([usable[row["query"]] for row in good], dtype=torch.long)
+        levels = torch.tensor([[of.get(level, -1) for of in hard] for level in range(1, LEVELS + 1)], dtype=torch.long)
+        lengths = videos.lengths[video]
+        clips = [_clips(row, count, videos.clip_length) for row, count in zip(good, lengths.tolist(), strict=True)]
+        return Examples(
+            rows=tuple(good),
+            videos=videos,
+            texts=texts,
+            video=video,
+            text=text,
+            hard=torch.where(levels < 0, text, levels),
+            hard_present=levels >= 0,
+            windows=windows,
+            window_count=torch.tensor(counts, dtype=torch.long),
+            duration=torch.tensor([row["duration"] for row in good], dtype=torch.float64),
+            clips=Features(torch.from_numpy(np.concatenate([NO_CLIPS, *(it for it, _ in clips)])), _offsets(lengths)),
+            extremes=torch.tensor([extremes for _, extremes in clips], dtype=torch.long).view(-1, 2),
+            in_video=tuple(inside),
+            parts=tuple(halves),
+            rejected=tuple(rejected),
+            notes=+notes,
+        )
 
-
-def _examples(
-    rows: Sequence[Mapping[str, Any]],
-    hard: Sequence[Mapping[int, str]],
-    inside: Sequence[Sequence[str]],
-    videos: Features,
-    texts: Features,
-) -> Examples:
-    counts = [len(row["windows"]) for row in rows]
-    windows = torch.zeros(len(rows), max(counts, default=1) or 1, 2)
-    for number, row in enumerate(rows):
-        windows[number, : counts[number]] = torch.tensor(row["windows"], dtype=torch.float32).view(-1, 2)
-    video = torch.tensor([videos.index[row["vid"]] for row in rows], dtype=torch.long)
-    lengths = videos.lengths[video]
-    clips = [_clips(row, count, videos.clip_length) for row, count in zip(rows, lengths.tolist(), strict=True)]
-    levels = range(1, LEVELS + 1)
-    own = [
-        [texts.index[row["query"] if level not in of else of[level]] for row, of in zip(rows, hard, strict=True)]
-        for level in levels
-    ]
-    return Examples(
-        rows=tuple(rows),
-        videos=videos,
-        texts=texts,
-        video=video,
-        text=torch.tensor([texts.index[row["query"]] for row in rows], dtype=torch.long),
-        hard=torch.tensor(own, dtype=torch.long),
-        hard_present=torch.tensor([[level in of for of in hard] for level in levels], dtype=torch.bool),
-        windows=windows,
-        window_count=torch.tensor(counts, dtype=torch.long),
-        duration=torch.tensor([row["duration"] for row in rows], dtype=torch.float64),
-        clips=Features(torch.from_numpy(np.concatenate([NO_CLIPS, *(it for it, _ in clips)])), _offsets(lengths)),
-        extremes=torch.tensor([extremes for _, extremes in clips], dtype=torch.long).view(-1, 2),
-        in_video=tuple([texts.index[text] for text in others] for others in inside),
-    )
+    def _fault(self, row: Mapping[str, Any]) -> list[str] | None:
+        """Return why a query can't be used, and the value at fault; None if it can."""
+        vid, query = row["vid"], row["query"]
+        faults = (
+            (vid not in self.videos.index, "no features of its video", vid),
+            (query not in self.texts.index, "no features of its text", query),
+            (vid in self.videos.unusable, "features of its video are empty or hold a NaN", vid),
+            (query in self.texts.unusable, "features of its text are empty or hold a NaN", query),
+        )
+        return next((fault for is_so, *fault in faults if is_so), None)
 
 
 def _clips(row: Mapping[str, Any], clips: int, clip_length: float) -> tuple[np.ndarray, tuple[int, int]]:
