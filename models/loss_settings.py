@@ -31,11 +31,6 @@ class LossSettings:
         return self.pair_hinge is not False
 
     @property
-    def localises(self) -> bool:
-        """Whether matching, span, GIoU and class losses are computed."""
-        return True
-
-    @property
     def needs_negative(self) -> bool:
         return self.existence > 0
 
@@ -90,10 +85,6 @@ class ShineLosses(LossSettings):
     @property
     def has_negative_pair(self) -> bool:
         return self.shine if self.negative_pair is None else self.negative_pair
-
-    @property
-    def localises(self) -> bool:
-        return self.variant == "paper"
 
     @property
     def needs_negative(self) -> bool:

@@ -72,7 +72,7 @@ def compute_losses(outputs: Outputs, targets: Targets | tuple[Targets, ...], set
     terms, saliency = _saliency_losses(outputs, targets, settings)
     total = settings.saliency * saliency
     terms["saliency"] = total / settings.saliency if settings.saliency else total
-    if settings.localises:
+    if not isinstance(settings, ShineLosses) or settings.variant == "paper":  # the released criterion never matches
         total = total + _localisation_losses(outputs, targets, settings, terms)
     others: dict[str, Tensor] = {}
     if settings.existence and outputs.existence is not None and targets.false is not None:
