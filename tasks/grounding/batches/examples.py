@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from penumbra.artifacts.manifest import Artifact, rejection
 from penumbra.artifacts.store import Store
@@ -21,7 +22,7 @@ from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.grounding.metrics import CLIP_SECONDS
 
 SMALLEST_NORM = 1e-5
-NO_CLIPS = np.zeros((0, 2), np.float32)
+NO_CLIPS, NO_WINDOW = np.zeros((0, 2), np.float32), torch.zeros(1, 2)
 LEVELS = 3
 
 
@@ -274,10 +275,7 @@ class Loaded:
                 notes["query without a negative in its video"] += 1
         halves = [] if self.parts is None else [self.parts.get(row["qid"], (row["query"],) * 2) for row in good]
         notes["query that has no static and dynamic part"] += sum(static == dynamic for static, dynamic in halves)
-        counts = [len(row["windows"]) for row in good]
-        windows = torch.zeros(len(good), max(counts, default=1) or 1, 2)
-        for number, row in enumerate(good):
-            windows[number, : counts[number]] = torch.tensor(row["windows"], dtype=torch.float32).view(-1, 2)
+        windows = [torch.tensor(row["windows"], dtype=torch.float32).view(-1, 2) for row in good]
         video = torch.tensor([videos.index[row["vid"]] for row in good], dtype=torch.long)
         text = torch.tensor([usable[row["query"]] for row in good], dtype=torch.long)
         levels = torch.tensor([[of.get(level, -1) for of in hard] for level in range(1, LEVELS + 1)], dtype=torch.long)
@@ -291,8 +289,8 @@ class Loaded:
             text=text,
             hard=torch.where(levels < 0, text, levels),
             hard_present=levels >= 0,
-            windows=windows,
-            window_count=torch.tensor(counts, dtype=torch.long),
+            windows=pad_sequence([NO_WINDOW, *windows], batch_first=True)[1:],  # room for one in any case
+            window_count=torch.tensor([len(it) for it in windows], dtype=torch.long),
             duration=torch.tensor([row["duration"] for row in good], dtype=torch.float64),
             clips=Features(torch.from_numpy(np.concatenate([NO_CLIPS, *(it for it, _ in clips)])), _offsets(lengths)),
             extremes=torch.tensor([extremes for _, extremes in clips], dtype=torch.long).view(-1, 2),

@@ -20,6 +20,7 @@ from penumbra.artifacts.charts import (
     text,
 )
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import draft_of
 from penumbra.tasks.features.frames import COLUMNS, ROWS
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
 from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Watched, checked
@@ -46,10 +47,8 @@ def predict(
     watched = grounder.watch(video)
     groundings = grounder.ask(watched, queries)
     if picture:
-        try:
-            picture.write_text(draw(video.name, watched, groundings).svg(), encoding="utf-8")
-        except OSError as error:
-            raise PenumbraError(f"--output {picture} can't be written ({error.strerror})") from None
+        with draft_of(picture) as draft:
+            draft.write_text(draw(video.name, watched, groundings).svg(), encoding="utf-8")
     return watched, groundings
 
 
