@@ -63,9 +63,9 @@ CONSIDERED = 200  # likeliest words among which these are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
 PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
-# The least plausibility (log-odds) of a filled sentence, by level. Of the fills that were read, three in five near the
-# limit were natural; at higher levels more words may not go together.
-IMPLAUSIBLE = (-0.5, 0.5, 0.5)
+# The least plausibility (log-odds) of a filled sentence, by level. Of the fills that were read, two in three near these
+# limits were natural at level 1, half at the others.
+IMPLAUSIBLE = (-0.5, 0.0, 0.0)
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
