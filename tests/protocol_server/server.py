@@ -96,11 +96,12 @@ class ProtocolServer:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             self.in_flight += 1
-            line: Line = {"time": time.time(), "status": None}
+            line: Line = {"time": time.time(), "fault": None, "outcome": "client closed", "status": None}
             try:
                 reply, more = await self._ask(request, service_of(request))
                 line |= more
                 await asyncio.sleep(float("inf") if reply.wire == "hang" else reply.delay)
+                line["outcome"] = "answered" if reply.wire == "whole" else reply.wire
                 line["status"] = reply.status if reply.wire in ("whole", "half") else None
             finally:
                 self.in_flight -= 1
@@ -117,7 +118,7 @@ class ProtocolServer:
         fault = choose(self.faults, body)
         line: Line = {"key": key, "payload": body, "offered": offered, "text": text}
         if fault and fault.kind in ("status", "quota"):
-            return _refused(fault, service), line
+            return _refused(fault, service), line | {"fault": fault.kind}
         if self.keys is not None and key not in self.keys:
             return _json(*service.bad_key()), line
         if problem := service.problem(payload):
@@ -129,7 +130,7 @@ class ProtocolServer:
         reply.delay = self.latency
         if fault:
             _spoil_reply(fault, reply)
-        return reply, line | {"charged": charged}
+        return reply, line | {"charged": charged, "fault": fault.kind if fault else None}
 
 
 async def send(request: web.Request, reply: Reply) -> web.StreamResponse:

@@ -15,6 +15,7 @@ from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation import Results, grids
 from penumbra.tasks.negatives.parameters import Negatives
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
+from penumbra.tasks.negatives.report import outcome_line
 from penumbra.tasks.negatives.report import write_report as run_page
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
 from tests.rows import annotation, filled, negative
@@ -66,10 +67,10 @@ def made(store: Store) -> Negatives:
 
 
 def test_negatives(store: Store, made: Negatives) -> None:
-    page = run_page(Store(), made)
+    page = run_page(Store(), made, outcome_line(store, made))
     assert safe(page)
     assert page.count("alert") > 5
-    assert safe(run_page(Store(), replace(made, masks=None, fills=())))
+    assert safe(run_page(Store(), replace(made, masks=None, fills=()), BAD))
 
 
 def test_quality(store: Store) -> None:
