@@ -46,7 +46,7 @@ class Vocabulary:
         self.english = _english(model.tokenizer) if is_open else {}
         self._texts: dict[Any, list[str]] = {}
         self._words: dict[tuple[Any, bool], Words] = {}
-        self._tokens = _tokens_seen(model.tokenizer)
+        self._tokens: dict[str, tuple[int, int]] = {}
 
     def texts(self, slot: Slot) -> list[str]:
         """Return the words that a slot may take, those of the dictionary first; a subject's slot takes no others."""
@@ -92,7 +92,10 @@ class Context:
                 key, lemma = _around(relation, place), relation[place]
                 lemmas, others = self.attested[key], self.captions.get(key, {})
                 lemmas[lemma] = lemmas.get(lemma, others.get(lemma, 0.0)) + FREQUENT * min(log(count), 2.0)
-        self.before, self.after = wordnet.terms(), _nouns_after()
+        self.before, self.after = wordnet.terms(), defaultdict[str, set[str]](set)
+        for noun, modifiers in self.before.items():
+            for modifier in modifiers:
+                self.after[modifier].add(noun)
 
     def relations(
         self, tokens: Tokens, edges: Sequence[Edge], words: Mapping[int, str], at: int
@@ -136,22 +139,6 @@ def _english(tokenizer: Any) -> dict[tuple[str, str], list[str]]:
             for form in wordnet.forms(word):
                 words.setdefault(form, []).append(word)
     return words
-
-
-@lru_cache(maxsize=1)
-def _tokens_seen(tokenizer: Any) -> dict[str, tuple[int, int]]:
-    """Return the first token and the number of tokens of each text that `Vocabulary` has asked for in this process."""
-    return {}
-
-
-@cache
-def _nouns_after() -> Mapping[str, Collection[str]]:
-    """Return the nouns that stand after a modifier in WordNet's terms, by the modifier."""
-    nouns = defaultdict[str, set[str]](set)
-    for noun, modifiers in wordnet.terms().items():
-        for modifier in modifiers:
-            nouns[modifier].add(noun)
-    return nouns
 
 
 def _attested(several: Iterable[Relation]) -> defaultdict[tuple[Any, ...], dict[str, float]]:
