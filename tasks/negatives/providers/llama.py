@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from heapq import nlargest, nsmallest
 from itertools import accumulate
-from math import inf, isnan
+from math import inf, isnan, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,7 +119,12 @@ class LlamaProvider(Provider):
         chains = [chain for query in queries for chain in query.chains()]
         for start in range(0, len(chains), QUERIES):
             beams = [Beam(chain, self.vocabulary, self.context) for chain in chains[start : start + QUERIES]]
-            scores = self.language_model.log_probabilities([beam.text({}) for beam in beams])
+            texts = [beam.text({}) for beam in beams]
+            if self.least > -inf:
+                scores = self.language_model.log_probabilities(texts)
+            else:  # then no score is needed but that of a sentence that is too long
+                lines = self.language_model.tokens([f"{text}\n" for text in texts])
+                scores = [nan if len(line) > self.language_model.longest else 0.0 for line in lines]
             for beam, score in zip(beams, scores, strict=True):
                 beam.begin(score, self.least)
             report = counting("slots", sum(len(beam.turns) for beam in beams))
