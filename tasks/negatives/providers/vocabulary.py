@@ -46,7 +46,7 @@ class Vocabulary:
         self.english = _english(model.tokenizer) if is_open else {}
         self._texts: dict[Any, list[str]] = {}
         self._words: dict[tuple[Any, bool], Words] = {}
-        self._tokens: dict[str, tuple[int, int]] = {}
+        self._tokens = _tokens_seen(model.tokenizer)
 
     def texts(self, slot: Slot) -> list[str]:
         """Return the words that a slot may take, those of the dictionary first; a subject's slot takes no others."""
@@ -139,6 +139,12 @@ def _english(tokenizer: Any) -> dict[tuple[str, str], list[str]]:
             for form in wordnet.forms(word):
                 words.setdefault(form, []).append(word)
     return words
+
+
+@lru_cache(maxsize=1)
+def _tokens_seen(tokenizer: Any) -> dict[str, tuple[int, int]]:
+    """Return the first token and the number of tokens of each text that was asked for in this process, to add to."""
+    return {}
 
 
 def _attested(several: Iterable[Relation]) -> defaultdict[tuple[Any, ...], dict[str, float]]:
