@@ -96,12 +96,12 @@ def init(
     dataset = write_dataset(name, queries, labels, force)
     own_file = folder / OWN_FILE
     if not own_file.exists():
-        own_file.write_text(own_parameters(name, folder, videos), encoding="utf-8")
+        own_file.write_text(own_file_text(name, folder, videos), encoding="utf-8")
     print_line(f"parameters of its runs: {own_file}")
     print_check(dataset)
 
 
-def own_parameters(name: str, folder: Path, videos: Path | None) -> str:
+def own_file_text(name: str, folder: Path, videos: Path | None) -> str:
     """Return the text of a data set's own parameters: comments, and the folder of its videos if it is another one."""
     from penumbra.artifacts.locations import PROJECT
 
