@@ -66,6 +66,10 @@ PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
 # The least plausibility (log-odds) of a filled sentence, by level. Of the fills that were read, two in three near these
 # limits were natural at level 1, half at the others.
 IMPLAUSIBLE = (-0.5, 0.0, 0.0)
+# Where level 1 changes a noun: fills of level 1 that are as plausible as the query are as often natural, and at the other
+# levels the change of log P tells natural fills from odd ones, too.
+LATER = 0.75  # the least sum of the plausibility and of
+CHANGE = 0.2  # plausibility that a nat of log P counts
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
@@ -168,7 +172,7 @@ class LlamaProvider(Provider):
             children[id(beam)] = [
                 replace(child, plausibility=PLAUSIBLE * (value - query))
                 for child, value in pairs
-                if value >= IMPLAUSIBLE[beam.turns[turn].level - 1]
+                if beam.is_plausible(turn, child, value, query)
             ]
 
     def _propose(self, states: Sequence[tuple["Beam", "State"]], turn: int) -> list[dict[str, float]]:
@@ -386,6 +390,15 @@ class Beam:
             for word, score, preference in zip(words, scores.tolist(), preferences.tolist(), strict=True)
             if score >= least
         ]
+
+    def is_plausible(self, turn: int, state: State, value: float, query: float) -> bool:
+        """Return whether a filling is plausible enough at the end of a level: `value` and `query` are log-odds."""
+        level = self.turns[turn].level
+        if self.turns[0].slot.primitive != "noun":
+            return value >= IMPLAUSIBLE[level - 1]
+        if level == 1:
+            return value >= min(IMPLAUSIBLE[0], query)
+        return value + CHANGE * state.score >= LATER
 
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:
         """Keep the best fillings by their ranks with Gumbel noise.

@@ -48,7 +48,7 @@ class Llama(ProviderSettings):
 
     provider: ClassVar[str] = "llama"
     about: ClassVar[str] = "a language model on this machine, no key and no network"
-    version: ClassVar[int] = 12
+    version: ClassVar[int] = 13
 
     model: str = Field(
         SMALL_MODEL,

@@ -279,6 +279,20 @@ def test_plausible_sentences_are_preferred_and_others_are_left_out(monkeypatch: 
 
 
 @pytest.mark.usefixtures("small_model")
+def test_another_noun_at_level_1_may_be_as_plausible_as_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ("she pours the milk|noun", "a man stirs the soup|noun", "he washes a pan|noun")
+    real, query = small_model(*lines), masked("q", "a cook ladles the sauce|noun into a small jar|noun")
+    monkeypatch.setattr(provider_module, "IMPLAUSIBLE", (inf, inf, inf))
+    fills = [fill for fill in real.fill([query], 8) if not fill.problem]
+    texts = [f"a cook ladles the {fill.words[0]} into a small jar" for fill in fills if fill.level == 1]
+    own, *others = real.language_model.plausibilities(["a cook ladles the sauce into a small jar", *texts])
+    assert others and min(others) >= own - 0.01
+    assert {fill.level for fill in fills} > {1}
+    monkeypatch.setattr(provider_module, "LATER", inf)
+    assert {fill.level for fill in real.fill([query], 8) if not fill.problem} == {1}
+
+
+@pytest.mark.usefixtures("small_model")
 def test_a_general_verb_replaces_no_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("a man takes|verb a plate", "she puts|verb an apple away", "a boy holds|verb a book", "he makes|verb tea")
     real, query = small_model(*lines), masked("q", "a person peels|verb a banana")
