@@ -28,8 +28,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.server import HOSTS, addresses, given_credential, interrupt, listen
 from penumbra.tasks.data.rows import check_query
-from penumbra.tasks.grounding.prediction.grounder import Grounder, checked
-from penumbra.tasks.grounding.prediction.shown import saliency_by_text
+from penumbra.tasks.grounding.prediction import Grounder, checked, saliency_by_text
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 from penumbra.tasks.negatives.fills import fill_part, make_provider
 from penumbra.tasks.negatives.providers import Provider

@@ -97,16 +97,16 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
     """Is the second run better than the first? A paired bootstrap over the videos of each split: second minus first."""
-    from penumbra.tasks.grounding.evaluation import compare as comparison
+    from penumbra.tasks.grounding.evaluation import figures
     from penumbra.tasks.grounding.runs import below_in_words, found_run
     from penumbra.tasks.grounding.training.stage import newest_runs
 
     older, newest = (first, second) if first and second else newest_runs(dataset, 2)
     first, second = first or older, second or newest
-    differences = comparison.compare(dataset, first, second, seed)
+    differences = figures.compare(dataset, first, second, seed)
     rows = ((split, metric, *difference.cells()) for split, metric, difference in differences)
     print_table(("split", "metric", f"{second} − {first}", "95 % interval", "p"), rows)
-    few = comparison.too_few({split: difference.videos for split, _, difference in differences})
+    few = figures.too_few({split: difference.videos for split, _, difference in differences})
     below = (below_in_words(run.run, run.below) for run in (found_run(first, dataset), found_run(second, dataset)))
     for note in filter(None, (few, *below)):
         print_line(f"note: {note}")
@@ -134,7 +134,8 @@ def predict(
     """Find the moments of a video that sentences describe, with a trained run; or say that they are not in it."""
     if not video.exists():  # said before the models' packages are imported, which takes seconds
         raise PenumbraError(f"{video}: no file")
-    from penumbra.tasks.grounding.prediction import Grounder, shown
+    from penumbra.tasks.grounding import prediction
+    from penumbra.tasks.grounding.prediction import Grounder
     from penumbra.tasks.grounding.training.stage import newest_runs
 
     if model is not None and (run or dataset):
@@ -146,15 +147,15 @@ def predict(
     def grounder() -> Grounder:
         return Grounder.pretrained(model) if model else Grounder.of_run(str(run), dataset)
 
-    watched, predictions = shown.predict(video, query, grounder, output)
+    watched, predictions = prediction.predict(video, query, grounder, output)
     for note in watched.notes:
         warn(f"note: {note}")
     if as_json:
         sys.stdout.write(json.dumps([asdict(one) for one in predictions], ensure_ascii=False) + "\n")
         return
-    rows = list(shown.as_rows(predictions, top, windows))
+    rows = list(prediction.as_rows(predictions, top, windows))
     print_table(("query", "start, s", "end, s", "score"), rows)
     if not windows and any(one.absence for one in predictions):
         print_line("--windows shows the windows of queries that are not in the video, too")
-    if any(row[-1].endswith(shown.CLOSE) for row in rows):
-        print_line(f"{shown.CLOSE}: so close to the best score that it may be the better window")
+    if any(row[-1].endswith(prediction.CLOSE) for row in rows):
+        print_line(f"{prediction.CLOSE}: so close to the best score that it may be the better window")

@@ -92,7 +92,7 @@ def gather(
         negatives["Negatives"] = store.newest(dataset, "negatives")
     predicted = list[tuple[str, Artifact]]()
     for run in dict.fromkeys(runs):
-        from penumbra.tasks.grounding.evaluation.compare import predictions_of  # only here: it imports torch
+        from penumbra.tasks.grounding.evaluation.figures import predictions_of  # only here: it imports torch
         from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
         metrics = chosen_run(dataset, run)

@@ -1,11 +1,13 @@
 """Ablations: grids of trainings as data (`ablation_grids.yaml`), their results, and the table in the papers' form."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from pydantic import Field, ValidationError
 
@@ -18,7 +20,6 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.simulated import remark_on
-from penumbra.tasks.grounding.evaluation.compare import over_seeds
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
 from penumbra.tasks.grounding.evaluation.rejection import OF_KINDS, label
 from penumbra.tasks.grounding.report import EvaluatedRun
@@ -124,13 +125,11 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
         preset = preset_of_row(place, changes.pop("preset"), changes["model"]["name"], dataset, preset)
     if unknown := changes.keys() - GROUPS:
         raise PenumbraError(f"{place}: no parameters {', '.join(sorted(unknown))}")
-    layers = [preset_named(preset).get("features", {}), base, changes]
-    built = {name: reduce(merge, [layer.get(name, {}) for layer in layers]) for name in NEGATIVES | FEATURES}
+    built = reduce(merge, [preset_named(preset).get("features", {}), base, changes])
     try:
-        features = FeaturesParameters.model_validate({name: built[name] for name in FEATURES})
-        negatives = NegativesParameters.model_validate(
-            {name: built[name] for name in NEGATIVES} | {QUALITY: {"judge": False}}
-        )
+        features = FeaturesParameters.model_validate({name: built.get(name, {}) for name in FEATURES})
+        chosen = {name: built.get(name, {}) for name in NEGATIVES}
+        negatives = NegativesParameters.model_validate(chosen | {QUALITY: {"judge": False}})
         trained = [{name: layer[name] for name in TRAINING if name in layer} for layer in (base, changes)]
         settings = layered(preset, *trained)
         if hard is not None:
@@ -195,11 +194,27 @@ def figures_of(name: str, seed: int, of: EvaluatedRun, with_constant: bool) -> R
             constant.append(figure | {"row": CONSTANT, "run": CONSTANT})
     trained, measured = (store.manifest(it).measured for it in (of.metrics, of.predictions))
     weights = float(sum(parameter.numel() for parameter in load_run(of.metrics)[0].parameters()))
-    costs = [weights, trained[TRAINED]]
-    costs += [1000 * measured[SECONDS] / measured[QUERIES]] if measured.get(QUERIES) else []
-    measures = zip(COSTS, costs, strict=False)
-    figures += [about | {"split": WHOLE, "metric": cost, "value": value} for cost, value in measures]
-    return constant + figures
+    costs = {"parameters": weights, "training seconds": trained[TRAINED]}
+    if measured.get(QUERIES):
+        costs["milliseconds a query"] = 1000 * measured[SECONDS] / measured[QUERIES]
+    whole = [about | {"split": WHOLE, "metric": cost, "value": value} for cost, value in costs.items()]
+    return constant + figures + whole
+
+
+def in_words(metric: str, values: Sequence[float]) -> str:
+    """Return the mean over seeds, and half of its 95 % interval (Student's t) if there are several."""
+    if not values:
+        return "–"
+    mean, count = float(np.mean(values)), len(values)
+    if metric in COSTS:
+        _, scale, digits = COSTS[metric]
+        return f"{scale * mean:,.{digits}f}"
+    if count == 1:
+        return f"{mean:.2f}"
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, count - 1) * np.std(values, ddof=1) / count**0.5)
+    return f"{mean:.2f} ± {half:.2f}"
 
 
 @dataclass
@@ -223,45 +238,34 @@ class Results:
 
     def table(self) -> str:
         """Return the table: means over seeds, and half of their 95 % intervals."""
-        judged = dict.fromkeys(row["split"] for row in self.figures if row["metric"] == self.grid.metrics[0])
+        values = defaultdict[tuple[str, str, str], list[float]](list)
+        for row in self.figures:
+            values[row["row"], row["split"], row["metric"]].append(row["value"])
+        known = dict.fromkeys(metric for _, _, metric in values)
+        judged = dict.fromkeys(split for _, split, metric in values if metric == self.grid.metrics[0])
         splits = sorted(judged, key=lambda split: [*SPLITS, split].index(split))
-        known, metrics = dict.fromkeys(row["metric"] for row in self.figures), list[str]()
+        metrics, costs = list[str](), COSTS if self.grid.costs else {}
         for metric in self.grid.metrics:  # of whole splits, or else of each kind of false sentences
             metrics += [it for it in known if it.startswith(f"{metric}, ")] or [metric]
         cells = {row.label: row.cells for row in self.grid.rows}
-        constant = [CONSTANT] if any(row["row"] == CONSTANT for row in self.figures) else []
-        labels = dict.fromkeys([*constant, *self.labels, *self.failures])
+        constant = [CONSTANT] if any(name == CONSTANT for name, _, _ in values) else []
         tables = []
         for of in ([it] for it in splits) if self.grid.judged_by else [splits]:  # so many metrics need a table a split
-            header = ["", *self.grid.columns]
-            for split in of:
-                header += [f"{SPLITS.get(split, split)} {metrics[0]}", *metrics[1:]]
-            header += [title for title, _, _ in COSTS.values()] if self.grid.costs else []
+            titles = [title for split in of for title in (f"{SPLITS.get(split, split)} {metrics[0]}", *metrics[1:])]
+            places = [(split, metric) for split in of for metric in metrics] + [(WHOLE, cost) for cost in costs]
             lines = []
-            for name in labels:
-                line = [plain(name), *(cells.get(name) or [""] * len(self.grid.columns))]
-                line += [self._cell(name, split, metric) for split in of for metric in metrics]
-                lines.append(line + ([self._cell(name, WHOLE, cost) for cost in COSTS] if self.grid.costs else []))
+            for name in dict.fromkeys([*constant, *self.labels, *self.failures]):
+                about = cells.get(name) or [""] * len(self.grid.columns)
+                figures = (in_words(metric, values.get((name, split, metric), ())) for split, metric in places)
+                lines.append([plain(name), *about, *figures])
+            header = ["", *self.grid.columns, *titles, *(title for title, _, _ in costs.values())]
             tables.append(markdown_table(header, lines, cell=str))
-        return "\n\n".join([*tables, *self._remarks()])
-
-    def _cell(self, *place: str) -> str:
-        """Return the figure of a row, split and metric: its mean over seeds, and half of its interval if it has one."""
-        values = [row["value"] for row in self.figures if (row["row"], row["split"], row["metric"]) == place]
-        if not values:
-            return "–"
-        if place[-1] in COSTS:
-            _, scale, digits = COSTS[place[-1]]
-            return f"{scale * sum(values) / len(values):,.{digits}f}"
-        mean, half = over_seeds(values)
-        return f"{mean:.2f} ± {half:.2f}" if len(values) > 1 else f"{mean:.2f}"
-
-    def _remarks(self) -> list[str]:
         first = next(iter(self.runs.values()), None)
         remarks = remark_on(Store().manifest(first.metrics).parents) if first else []
         if self.seeds > 1:
             remarks.append(f"Mean over {self.seeds} seeds ± half of its 95 % interval (Student's t).")
-        return remarks + [f"**Failed**: {plain(label)}: {plain(reason)}" for label, reason in self.failures.items()]
+        remarks += [f"**Failed**: {plain(label)}: {plain(reason)}" for label, reason in self.failures.items()]
+        return "\n\n".join([*tables, *remarks])
 
 
 # -- stage `ablation` --------------------------------------------------------------------------------------------------

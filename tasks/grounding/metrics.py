@@ -175,8 +175,7 @@ def average_precision(windows: Windows, thresholds: tuple[float, ...] = IOUS) ->
     precision = np.where(listed, true / np.arange(1, true.shape[1] + 1)[:, None], 0.0)
     recall = true / windows.known.sum(1)[:, None, None]
     envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    before = np.concatenate([np.zeros_like(recall[:, :1]), recall[:, :-1]], axis=1)
-    return np.asarray(((recall - before) * envelope).sum(1))
+    return np.asarray((np.diff(recall, axis=1, prepend=0.0) * envelope).sum(1))
 
 
 def _hits(iou: Floats, known: Flags, thresholds: Floats) -> Flags:
@@ -231,52 +230,39 @@ def highlight_scores(
     `predicted` is the saliency of each query's clips of two seconds, `durations` are the seconds of its video, `clips`
     those that annotators judged, and `scores` (0 to 4) those of three annotators of each such clip.
     """
-    length = np.array([int(duration / CLIP_SECONDS) for duration in durations])
-    longest = max(int(length.max(initial=0)), max(map(len, predicted), default=0))
-    labels = np.zeros((len(length), longest, 3), dtype=np.int64)
-    saliency = np.full((len(length), longest), np.nan)
-    for row, (values, places, given) in enumerate(zip(predicted, clips, scores, strict=True)):
+    figures: dict[str, list[float]] = {f"HL-{level}-{kind}": [] for level in LEVELS for kind in ("mAP", "Hit1")}
+    for row, (values, duration, places, given) in enumerate(zip(predicted, durations, clips, scores, strict=True)):
         if not len(values):
             raise EvaluationError(f"query {row} has no saliency")
-        saliency[row, : len(values)] = values
-        if len(places):
-            labels[row, np.asarray(places)] = np.asarray(given)
-    highest = np.nan_to_num(saliency, nan=-np.inf).argmax(1)
-    figures = Scores()
-    for name, least in LEVELS.items():
-        relevant = np.asarray(labels >= least)
-        hit = np.asarray(relevant.any(2))[np.arange(len(highest)), highest]
-        hit &= highest < length  # the labels end with the video
-        figures[f"HL-{name}-mAP"] = 100 * _highlight_precision(relevant, saliency, length).mean(1)
-        figures[f"HL-{name}-Hit1"] = 100.0 * hit
-    return figures
+        length = int(duration / CLIP_SECONDS)
+        judged = np.zeros((length, 3), np.int64)
+        for place, of_clip in zip(places, given, strict=True):
+            judged[place : place + 1] = of_clip  # the labels end with the video
+        highest = int(np.nan_to_num(values, nan=-np.inf).argmax())
+        saliency = np.zeros(length)  # predictions are cut or filled with zeros to the length of the labels
+        saliency[: len(values)] = np.nan_to_num(values[:length])
+        for name, least in LEVELS.items():
+            relevant = judged >= least
+            precision = [_highlight_precision(of_one, saliency) for of_one in relevant.T]
+            figures[f"HL-{name}-mAP"].append(100 * float(np.mean(precision)))
+            figures[f"HL-{name}-Hit1"].append(100.0 * (highest < length and relevant[highest].any()))
+    return {name: np.array(values) for name, values in figures.items()}
 
 
-def _highlight_precision(relevant: np.ndarray, predicted: Floats, length: np.ndarray) -> Floats:
-    """Return average precision [N, 3]; predictions are cut or filled with zeros to the labels' length.
+def _highlight_precision(relevant: Flags, saliency: Floats) -> float:
+    """Return the average precision of the clips [C] that an annotator finds relevant.
 
     Precision is made never to fall with the threshold, and its mean taken over the thresholds at which recall
     changes, each once. All labels alike give 0 or 1.
     """
-    inside = np.arange(predicted.shape[1]) < length[:, None]
-    score = np.where(inside, np.nan_to_num(predicted, nan=0.0), -np.inf)
-    order = np.argsort(-score, axis=1, kind="stable")
-    score = np.take_along_axis(score, order, 1)
-    relevant = np.take_along_axis(relevant & inside[..., None], order[..., None], 1)
-    inside = np.take_along_axis(inside, order, 1)
-    last = np.ones_like(inside)
-    last[:, :-1] = score[:, :-1] != score[:, 1:]  # equal scores are one threshold
-    edge = (last & inside)[..., None]
-    true = relevant.cumsum(1)
-    reached = np.maximum.accumulate(np.where(edge, true, 0), axis=1)
-    before = np.concatenate([np.zeros_like(reached[:, :1]), reached[:, :-1]], axis=1)
-    precision = np.where(edge, true / np.arange(1, true.shape[1] + 1)[:, None], 0.0)
-    envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    changes = edge & (true != before)
-    positives = true[:, -1]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = (envelope * changes).sum(1) / changes.sum(1)
-    return np.where(positives == 0, 0.0, np.where(positives == length[:, None], 1.0, mean))
+    if relevant.all() or not relevant.any():
+        return float(relevant.any())
+    order = np.argsort(-saliency, kind="stable")
+    score, true = saliency[order], relevant[order].cumsum()
+    edge = np.append(score[:-1] != score[1:], True)  # equal scores are one threshold
+    precision = true[edge] / (np.flatnonzero(edge) + 1)
+    envelope = np.maximum.accumulate(precision[::-1])[::-1]
+    return float(envelope[np.diff(true[edge], prepend=0) > 0].mean())
 
 
 def _in_judged_clips(saliency: Sequence[float], duration: float) -> Sequence[float]:

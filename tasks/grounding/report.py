@@ -4,8 +4,10 @@ The file is `report.html` in the run's folder of checkpoints.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.evaluation.figures import judged_splits, tables_of
 from penumbra.tasks.grounding.evaluation.rejection import asked_by_split, recall_against_rejection
 from penumbra.tasks.grounding.metrics import compared_scores
-from penumbra.tasks.grounding.runs import ALL, below_constant, below_in_words, run_folder
+from penumbra.tasks.grounding.runs import below_constant, below_in_words, over_all, run_folder
 from penumbra.tasks.grounding.training.logs import best_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.stage import name_of
 from penumbra.tasks.stage import logger, side_effect_task
@@ -78,15 +80,11 @@ def _publish(document: Document, metrics: Artifact, flow: str, more: str = "", k
 def training_document(metrics: Artifact) -> Document:
     """Return the report of a trained run."""
     manifest, rows = Store().manifest(metrics), Store().table(metrics).to_pylist()
-    best = best_of(rows)
+    best, epochs = best_of(rows), max((row["epoch"] for row in rows), default=0)
     kept = f"the best one is {best['epoch']}" if best else "the last one is kept"
     refused = ", ".join(f"{count:,} with {reason!r}" for reason, count in manifest.rejected.items()) or "none"
-    lead = [
-        f"Trained on {metrics.dataset} in {manifest.seconds:,.0f} s, "
-        f"{max((row['epoch'] for row in rows), default=0)} epochs, of which {kept}. "
-        f"Queries that were left out: {refused}.",
-        *remark_on(manifest.parents),
-    ]
+    trained = f"Trained on {metrics.dataset} in {manifest.seconds:,.0f} s, {epochs} epochs, of which {kept}."
+    lead = [f"{trained} Queries that were left out: {refused}.", *remark_on(manifest.parents)]
     settings = [(name, json.dumps(value)) for name, value in flat(manifest.parameters["settings"])]
     made_from = [(f"{it.dataset}/{it.stage}", it.key) for it in (metrics, *manifest.parents)]
     where = [("metrics", metrics.path), ("checkpoints", str(run_folder(metrics)))]
@@ -106,11 +104,7 @@ def training_document(metrics: Artifact) -> Document:
 def evaluation_document(run: EvaluatedRun) -> Document:
     """Return the report of an evaluated run: results, and the report of its training."""
     trained, figures = training_document(run.metrics), Store().table(run.evaluation).to_pylist()
-    by_split: dict[str, dict[str, float]] = {}
-    for row in figures:
-        if row["subset"] == ALL:
-            by_split.setdefault(row["split"], {})[row["metric"]] = row["value"]
-    splits = [f"{words} on {split}" for split, row in by_split.items() if (words := figures_in_words(row))]
+    splits = [f"{words} on {split}" for split, row in over_all(figures).items() if (words := figures_in_words(row))]
     tables = [Table(*table) for table in tables_of(figures)]
     sections = [Section("Results", [RESULTS, FALSE], tables, rejection_drawings(run.predictions)), *trained.sections]
     below = below_in_words("warning", below_constant(figures))
@@ -119,16 +113,16 @@ def evaluation_document(run: EvaluatedRun) -> Document:
 
 def rejection_drawings(predictions: Artifact) -> list[Drawing]:
     """Return a picture of recall against rejection, a panel for each split; none if nothing false was asked."""
-    splits, several = dict(judged_splits(predictions)), list[Panel]()
-    for split, sentences in asked_by_split(predictions)[0].items():
-        judged = splits[split]
-        hits = dict(zip(judged.windows.qids, compared_scores(judged)["R1@0.5"].tolist(), strict=True))
-        lines = []
-        for style, kind in enumerate(sorted({row["kind"] for row in sentences})):
-            of = [row for row in sentences if row["kind"] == kind and row["qid"] in hits]
-            true = np.array([judged.predictions[row["qid"]]["existence"] for row in of])
-            found, false = np.array([hits[row["qid"]] for row in of]), np.array([row["existence"] for row in of])
-            lines += [Line(kind, recall_against_rejection(found, true, false), style)] if of else []
-        several += [Panel(f"{split}: R1@0.5, %", lines, 0, 100, "% of false sentences rejected")] if lines else []
+    asked, several = asked_by_split(predictions)[0], list[Panel]()
+    for name, split in judged_splits(predictions):
+        existence = {qid: split.predictions[qid]["existence"] for qid in split.windows.qids}
+        hits = dict(zip(existence, compared_scores(split)["R1@0.5"].tolist(), strict=True))
+        by_kind = defaultdict[str, list[Any]](list)
+        for row in asked.get(name, ()):
+            known = row["qid"] in hits
+            by_kind[row["kind"]] += [(hits[row["qid"]], existence[row["qid"]], row["existence"])] if known else []
+        kinds = enumerate(sorted(by_kind.items()))
+        lines = [Line(kind, recall_against_rejection(*np.array(of).T), style) for style, (kind, of) in kinds if of]
+        several += [Panel(f"{name}: R1@0.5, %", lines, 0, 100, "% of false sentences rejected")] if lines else []
     title = "Recall against rejection: a true sentence that is rejected is a miss"
     return [panels(title, several, columns=2, height=230, legend=True)] if several else []

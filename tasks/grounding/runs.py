@@ -8,7 +8,7 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -88,23 +88,23 @@ class Run:
     """A training.
 
     Without `finished` it has no `metrics` yet: it is running, or was killed after `epoch` of `epochs`. `settings` are
-    those of its manifest, `negatives` are PROVIDERS/KEY or '', `figures` its metrics over all queries by split in
-    percent (none if they are `damaged`), and `size` the bytes of its checkpoints and artifacts. `below` are the splits
-    in which it is no better than the constant window.
+    those of its manifest, `artifacts` its metrics and what was predicted, `negatives` PROVIDERS/KEY or '', `figures`
+    its metrics over all queries by split in percent (none if they are `damaged`), and `size` the bytes of its
+    checkpoints and artifacts. `below` are the splits in which it is no better than the constant window.
     """
 
     metrics: Artifact
     run: str
+    settings: dict[str, Any]
+    artifacts: tuple[Artifact, ...]
+    figures: dict[str, dict[str, float]]
     negatives: str = ""
     finished: datetime | None = None
     seconds: float | None = None
     epoch: int | None = None
     epochs: int | None = None
     damaged: bool = False
-    figures: dict[str, dict[str, float]] = field(default_factory=dict)
     below: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-    artifacts: tuple[Artifact, ...] = ()
 
     @property
     def model(self) -> str:
@@ -127,7 +127,7 @@ class Run:
         """Return `COLUMNS`, and each metric as `SPLIT METRIC`."""
         own = {"dataset": self.metrics.dataset, "key": self.metrics.key}
         figures = {f"{split} {name}": it for split, row in self.figures.items() for name, it in row.items()}
-        return {name: own[name] if name in own else getattr(self, name) for name in COLUMNS} | figures
+        return {name: own.get(name) or getattr(self, name) for name in COLUMNS} | figures
 
     def files(self) -> dict[str, int]:
         """Return the size of each of its files in bytes."""
@@ -139,8 +139,13 @@ class Run:
 def all_runs(dataset: str | None = None) -> Iterator[Run]:
     """Yield the trainings of one data set or of all: the finished ones, oldest first, then the others."""
     store = Store()
-    finished, providers = store.find(dataset, METRICS), _providers(dataset)
-    later = defaultdict[str, list[Artifact]](list)  # calibrations, predictions … and evaluations by the run's key
+    fills = {manifest.key: manifest.parameters for manifest in store.find(dataset, "fills")}
+    providers = dict[str, str]()  # of negatives, or where their whole sentences are from, by their key
+    for manifest in store.find(dataset, "negatives"):
+        names = [fills.get(it.key, {}).get("provider", "") for it in manifest.parents if it.stage == "fills"]
+        names.append(manifest.parameters.get("source", ""))
+        providers[manifest.key] = "+".join(dict.fromkeys(filter(None, names)))
+    finished, later = store.find(dataset, METRICS), defaultdict[str, list[Artifact]](list)  # by the run's key
     for stage in ("calibration", "predictions", "existence", EVALUATION):
         for manifest in store.find(dataset, stage):
             for parent in manifest.parents:
@@ -154,44 +159,43 @@ def all_runs(dataset: str | None = None) -> Iterator[Run]:
             yield _unfinished(path.parent)
 
 
-def _providers(dataset: str | None) -> dict[str, str]:
-    """Return who filled the negatives, or where whole sentences are from, by the negatives' key."""
-    fills = {manifest.key: manifest.parameters for manifest in Store().find(dataset, "fills")}
-    providers = dict[str, str]()
-    for manifest in Store().find(dataset, "negatives"):
-        names = [fills.get(it.key, {}).get("provider", "") for it in manifest.parents if it.stage == "fills"]
-        names.append(manifest.parameters.get("source", ""))
-        providers[manifest.key] = "+".join(dict.fromkeys(filter(None, names)))
-    return providers
-
-
 def _finished(manifest: Manifest, later: list[Artifact], providers: dict[str, str]) -> Run:
-    metrics, settings = Store().reference(manifest), manifest.parameters.get("settings", {})
-    negatives = [it for it in manifest.parents if it.stage in ("negatives", "in_video_negatives")]
-    figures, damaged, names, below = defaultdict[str, dict[str, float]](dict), False, list[str](), tuple[str, ...]()
+    store, metrics, settings = Store(), Store().reference(manifest), manifest.parameters.get("settings", {})
+    read = [it for it in manifest.parents if it.stage in ("negatives", "in_video_negatives")]
+    negatives = ", ".join(f"{providers.get(it.key) or it.stage}/{it.key[:6]}" for it in read)
+    named, rows, damaged = list[dict[str, Any]](), list[dict[str, Any]](), False
     try:
-        names = Store().table(metrics, ["run"])["run"].to_pylist()  # none if a run kept the weights of start_from
+        named += store.table(metrics, ["run"]).slice(0, 1).to_pylist()  # none if a run kept the weights of start_from
         if later and later[-1].stage == EVALUATION:  # the newest
-            rows = Store().table(later[-1], FIGURES).to_pylist()
-            below = below_constant(rows)
-            for row in rows:
-                names.append(row["run"])
-                if row["subset"] == ALL:
-                    figures[row["split"]][row["metric"]] = row["value"]
+            rows += store.table(later[-1], FIGURES).to_pylist()
     except ArtifactError:
         damaged = True
-    return Run(
-        metrics,
-        names[0] if names else _name(settings, metrics),
-        ", ".join(f"{providers.get(it.key) or it.stage}/{it.key[:6]}" for it in negatives),
-        manifest.ended,
-        manifest.seconds,
-        damaged=damaged,
-        figures=dict(figures),
-        below=below,
-        settings=settings,
-        artifacts=(metrics, *later),
-    )
+    name = next((row["run"] for row in (*named, *rows)), _name(settings, metrics))
+    figures, below, artifacts = over_all(rows), below_constant(rows), (metrics, *later)
+    times = manifest.ended, manifest.seconds
+    return Run(metrics, name, settings, artifacts, figures, negatives, *times, damaged=damaged, below=below)
+
+
+def _unfinished(folder: Path) -> Run:
+    settings = dict(_read_json(folder / SETTINGS).get("settings", {}))
+    metrics = Artifact(root=Store().root, dataset=folder.parent.name, stage=METRICS, key=folder.name)
+    artifacts = (metrics,) if Store().files.below(path_of(metrics)) else ()  # damaged, or incomplete
+    epochs = settings.get("training", {}).get("epochs")
+    return Run(metrics, _name(settings, metrics), settings, artifacts, {}, epoch=last_epoch(folder), epochs=epochs)
+
+
+def _name(settings: dict[str, Any], metrics: Artifact) -> str:
+    """Return the name of a run without a table."""
+    return f"{settings.get('model', {}).get('name', 'run')}-{metrics.key[:6]}"
+
+
+def over_all(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the metrics over all queries of each split, of rows of `evaluation`."""
+    figures = defaultdict[str, dict[str, float]](dict)
+    for row in rows:
+        if row["subset"] == ALL:
+            figures[row["split"]][row["metric"]] = row["value"]
+    return dict(figures)
 
 
 def below_constant(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -207,33 +211,18 @@ def below_in_words(run: str, splits: Iterable[str]) -> str:
     return f"{run}: {JUDGED_BY} on {named} {higher}" if named else ""
 
 
-def _unfinished(folder: Path) -> Run:
-    settings = dict(_read_json(folder / SETTINGS).get("settings", {}))
-    metrics = Artifact(root=Store().root, dataset=folder.parent.name, stage=METRICS, key=folder.name)
-    epochs = settings.get("training", {}).get("epochs")
-    artifacts = (metrics,) if Store().files.below(path_of(metrics)) else ()  # damaged, or incomplete
-    name = _name(settings, metrics)
-    return Run(metrics, name, epoch=last_epoch(folder), epochs=epochs, settings=settings, artifacts=artifacts)
-
-
-def _name(settings: dict[str, Any], metrics: Artifact) -> str:
-    """Return the name of a run without a table."""
-    return f"{settings.get('model', {}).get('name', 'run')}-{metrics.key[:6]}"
-
-
 def found_run(name: str, dataset: str | None = None) -> Run:
     """Return the training of this name, model, key, or key's first digits; else raise `ArtifactError` naming all."""
-    runs = list(all_runs(dataset))
-    pinned = [pin.artifact for pin in Store().pins(dataset, METRICS) if pin.name == name.rpartition("@")[2]]
-    if len(pinned) == 1:
-        name = pinned[0].key
+    runs, store = list(all_runs(dataset)), Store()
+    pinned = [pin.artifact.key for pin in store.pins(dataset, METRICS) if pin.name == name.rpartition("@")[2]]
+    name = pinned[0] if len(pinned) == 1 else name
     digits = name.rpartition("-")[2]
     matching = [run for run in runs if digits and run.metrics.key.startswith(digits)]
     matching = matching or [run for run in runs if run.model == name]
     if len(matching) == 1:
         return matching[0]
     names = {run.metrics.key: run.run for run in runs}
-    Store().with_key(dataset, METRICS, name, lambda manifest: names[manifest.key])
+    store.with_key(dataset, METRICS, name, lambda manifest: names[manifest.key])
     raise ArtifactError(f"several runs match {name!r}: {', '.join(run.run for run in matching)}")
 
 

@@ -27,8 +27,7 @@ from penumbra.tasks.features.reading import lists_of, vectors_of
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
-from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of
-from penumbra.tasks.grounding.evaluation.figures import OTHER_QUERY
+from penumbra.tasks.grounding.evaluation.figures import OTHER_QUERY, compare, predictions_of
 from penumbra.tasks.grounding.evaluation.predictions import NEAR, OTHER_VIDEO, predict_model, runs_to_evaluate
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError

@@ -36,8 +36,7 @@ from penumbra.tasks.grounding.evaluation.predictions import predict_model, read_
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
-from penumbra.tasks.grounding.prediction import Grounder, shown
-from penumbra.tasks.grounding.prediction.shown import draw
+from penumbra.tasks.grounding.prediction import Grounder, as_rows, draw
 from penumbra.tasks.grounding.runs import RunError, run_folder
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import train_model
@@ -208,7 +207,7 @@ def test_no_empty_window_is_offered_and_scores_close_to_the_best_are_marked(
     monkeypatch.setattr(grounder.system, "predict", lambda model, data: predictions)
     groundings = grounder.ground(film, ["a person waves.", "a person sits."])
     assert [len(one.windows) for one in groundings] == [3, 0]
-    scores = [row[-1] for row in shown.as_rows(groundings, 5)]
+    scores = [row[-1] for row in as_rows(groundings, 5)]
     assert scores == ["0.486", "0.485 ≈", "0.100", "–"]
 
 
@@ -222,11 +221,11 @@ def test_a_query_below_the_threshold_is_not_in_the_video(film: Path, trained: Ar
         assert one.exists == (threshold == 0)
         assert 0 < one.existence < 1  # type: ignore[operator]
         assert one.windows, "in any case"
-        rows[threshold] = list(shown.as_rows(asked, 1))
+        rows[threshold] = list(as_rows(asked, 1))
     assert len(rows[0.0]) == len(rows[1.0]) == 1
     assert re.fullmatch(r"a person waves\.\nnot in this video \(existence 0\.\d\d\)", rows[1.0][0][0])
     assert rows[1.0][0][1] == "–"
-    assert list(shown.as_rows(said[1.0], 1, windows=True))[1][1:] == rows[0.0][0][1:]
+    assert list(as_rows(said[1.0], 1, windows=True))[1][1:] == rows[0.0][0][1:]
     assert "not in this video" in draw("v.mp4", of_run.watch(film), said[1.0]).svg()
     uncalibrated = replace(of_run, calibrator=None).ground(film, ["a person waves."])
     assert (uncalibrated[0].existence, uncalibrated[0].absence) == (None, "")

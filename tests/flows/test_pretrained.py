@@ -21,7 +21,8 @@ from penumbra.artifacts.locations import PROJECT
 from penumbra.models.checkpoints import our_name
 from penumbra.models.qd_detr import QDDETR
 from penumbra.tasks.features.clip import FOLDER, Clip
-from penumbra.tasks.grounding.prediction import Grounder, pretrained
+from penumbra.tasks.grounding import pretrained
+from penumbra.tasks.grounding.prediction import Grounder
 from penumbra.tasks.grounding.runs import RunError
 from tests.films import film
 from tests.golden.reading import model_of

@@ -1,4 +1,4 @@
-"""Stage `evaluation`: every figure of a run, by split and by type of novel composition, and those of two baselines.
+"""Stage `evaluation`: every figure of a run by split and composition type, and of two baselines; comparison of runs.
 
 | subset | what is predicted for each query of a split |
 | --- | --- |
@@ -10,39 +10,42 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from penumbra.artifacts.manifest import Artifact, Part
-from penumbra.artifacts.markdown import markdown_table
+from penumbra.artifacts.markdown import counted, markdown_table
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
+from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
+from penumbra.tasks.data.rows import FEWEST_VIDEOS
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.grounding.batches.inputs import Sources
+from penumbra.tasks.grounding.batches.inputs import Sources, newest_made_of
+from penumbra.tasks.grounding.evaluation import rejection
 from penumbra.tasks.grounding.evaluation.predictions import OTHER_VIDEO, RunStage
-from penumbra.tasks.grounding.evaluation.rejection import (
-    OF_ALL,
-    OF_KINDS,
-    SENTENCES,
-    calibrator_of_predictions,
-    rejection_figures,
-    rejection_scores,
-    rows_by_split,
-    text_figures,
-)
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.metrics import Split, align, all_metrics, means, overlaps
+from penumbra.tasks.grounding.metrics import (
+    EvaluationError,
+    Floats,
+    Scores,
+    Split,
+    align,
+    all_metrics,
+    compared_scores,
+    means,
+    overlaps,
+)
 from penumbra.tasks.grounding.runs import ALL, CONSTANT
-from penumbra.tasks.grounding.training.stage import name_of, split_rows
+from penumbra.tasks.grounding.training.stage import chosen_run, name_of, split_rows
 from penumbra.tasks.stage import is_planned, logger, run
 
 STAGE = "evaluation"
 OTHER_QUERY = "another query"
-COUNTS = ("queries", SENTENCES)  # figures that are numbers of queries and of false sentences
+COUNTS = ("queries", rejection.SENTENCES)  # figures that are numbers of queries and of false sentences
 STEPS = 40  # of the grid of constant windows
 BLOCK = 1024  # queries compared with the grid at once
+RESAMPLES = 10_000
 Rows = list[dict[str, Any]]
 Row = Mapping[str, Any]
 Figure = tuple[str, str, float]  # subset, metric, value
@@ -66,30 +69,28 @@ class Evaluation(RunStage):
     determines = parameters  # another metric makes another evaluation
 
     def part(self, piece: int) -> Part:
-        store = Store()
-        by_split, asked = (rows_by_split(store.rows(artifact)) for artifact in (self.predictions, self.existence))
-        end = store.manifest(self.predictions).parameters["ranking"].get("truth_ends")
-        annotations = {row["qid"]: row for row in self.loaded.rows}
+        store, calibrator = Store(), rejection.calibrator_of_predictions(self.predictions)
+        asked, predicted = rejection.rows_by_split(store.rows(self.existence)), store.manifest(self.predictions)
+        end = predicted.parameters["ranking"].get("truth_ends")
         constant = constant_window_of(self.sources.annotations, end)
-        calibrator = calibrator_of_predictions(self.predictions)
         figures: list[tuple[str, str, str, float]] = []
-        for split, rows in by_split.items():
-            judged, false = judged_split(rows, annotations, end), asked.get(split, [])
-            found = list(figures_of_split(judged))
+        for name, split in judged_splits(self.predictions):
+            false, annotations = asked.get(name, []), split.annotations
+            found = list(figures_of_split(split))
             if constant:
-                windows = [[constant(annotations[row["qid"]]["duration"])] for row in rows]
-                same = [{**row, "saliency": [], "windows": it} for row, it in zip(rows, windows, strict=True)]
+                windows = {qid: [constant(annotations[qid]["duration"])] for qid in split.predictions}
+                same = [{**row, "saliency": [], "windows": windows[qid]} for qid, row in split.predictions.items()]
                 found += figures_of_split(judged_split(same, annotations, end), CONSTANT)
             others = [{**row, "saliency": []} for row in false if row["kind"] == OTHER_VIDEO]
             found += figures_of_split(judged_split(others, annotations, end), OTHER_QUERY)
             if calibrator and false:
-                scores = rejection_scores(judged, false, calibrator.threshold)
-                found += [*rejection_figures(scores), *text_figures(false, annotations)]
-            figures += [(split, *figure) for figure in found]
+                found += rejection.figures_of(rejection.scores_of(split, false, calibrator.threshold))
+                found += rejection.text_figures(false, annotations)
+            figures += [(name, *figure) for figure in found]
         figures += [("train", "held out", metric, value) for metric, value in self.own_figures().items()]
-        name, queries = name_of(store.manifest(self.metrics)), sum(map(len, by_split.values()))
-        table = [dict(zip(SCHEMAS[STAGE].names, (name, *figure), strict=True)) for figure in figures]
-        return Part(table_of(STAGE, table), queries, queries)
+        columns, of_run = SCHEMAS[STAGE].names, name_of(store.manifest(self.metrics))
+        table = [dict(zip(columns, (of_run, *figure), strict=True)) for figure in figures]
+        return Part(table_of(STAGE, table), predicted.rows, predicted.rows)
 
     def own_figures(self) -> dict[str, float]:
         """Return `System.figures` on held-out queries with negatives, or else on training queries."""
@@ -161,7 +162,7 @@ def figures_of_split(split: Split, baseline: str = "") -> Iterator[Figure]:
         return  # a hidden test split, whose windows only the evaluation server has
     types = defaultdict[str, list[int]](list)
     for number, qid in enumerate(() if baseline else qids):
-        for kind in {label["type"] for label in split.annotations[qid]["novel"]}:
+        for kind in {it["type"] for it in split.annotations[qid]["novel"]}:
             types[kind].append(number)
     scores = [metric.scores(split) for metric in all_metrics().values() if metric.by_type]
     for subset, numbers in ((baseline or ALL, range(len(qids))), *sorted(types.items())):
@@ -185,13 +186,15 @@ def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end
 
 
 def judged_splits(predictions: Artifact) -> Iterator[tuple[str, Split]]:
-    """Yield each split of predictions, with the queries in the order of their ids."""
-    store = Store()
-    manifest = store.manifest(predictions)
+    """Yield each split of predictions, with the queries in the order of the table."""
+    store, manifest = Store(), Store().manifest(predictions)
     [annotated] = [parent for parent in manifest.parents if parent.stage == "annotations"]
     annotations = {row["qid"]: row for row in store.rows(annotated)}
-    for name, rows in rows_by_split(sorted(store.rows(predictions), key=itemgetter("qid"))).items():
+    for name, rows in rejection.rows_by_split(store.rows(predictions)).items():
         yield name, judged_split(rows, annotations, manifest.parameters["ranking"].get("truth_ends"))
+
+
+# -- tables for people -------------------------------------------------------------------------------------------------
 
 
 def tables_of(rows: Rows) -> Iterator[Lines]:
@@ -199,28 +202,127 @@ def tables_of(rows: Rows) -> Iterator[Lines]:
     values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
     known = {metric for _, _, metric in values}
     shown = [name for metric in all_metrics().values() for name in metric.shown if name in known]
-    results, kinds = ([it[:2] for it in values if it[2] == counted] for counted in COUNTS)
-    yield _table(values, "subset", ("queries", *shown), results)
+    results, kinds = ([it[:2] for it in values if it[2] == count] for count in COUNTS)
+    over_all = [(split, ALL) for split in dict.fromkeys(split for split, _ in kinds)]
+    several = [("subset", ("queries", *shown), results)]
     if kinds:
-        splits = dict.fromkeys(split for split, _ in kinds)
-        yield _table(values, "false sentences", OF_KINDS, kinds)
-        yield _table(values, "false sentences", OF_ALL, [(split, ALL) for split in splits])
+        several += [("false sentences", rejection.OF_KINDS, kinds), ("false sentences", rejection.OF_ALL, over_all)]
+    for subset, columns, places in several:
+        lines = list[tuple[str, ...]]()
+        for place in places:
+            cells = ((values.get((*place, name)), 0 if name in COUNTS else 2) for name in columns)
+            lines.append((*place, *("–" if value is None else f"{value:,.{digits}f}" for value, digits in cells)))
+        yield ("split", subset, *columns), lines
     for title, unit, word, digits in (
         ("saliency inside the moment", "% in order", "ordering", 1),
         ("probability of clips inside and outside the moment", "mean", "probability", 3),
     ):
-        lines = list[tuple[str, ...]]()
-        lines += [(it["split"], it["metric"], f"{it['value']:.{digits}f}") for it in rows if word in it["metric"]]
+        lines = [(it["split"], it["metric"], f"{it['value']:.{digits}f}") for it in rows if word in it["metric"]]
         if lines:
             yield ("split", title, unit), lines
 
 
-def _table(
-    values: Mapping[tuple[str, str, str], float], subset: str, columns: Sequence[str], places: Sequence[tuple[str, str]]
-) -> Lines:
-    """Return a table of figures, with a line for each of `places`, which are split and subset."""
-    lines = list[tuple[str, ...]]()
-    for place in places:
-        known = ((values.get((*place, name)), 0 if name in COUNTS else 2) for name in columns)
-        lines.append((*place, *("–" if value is None else f"{value:,.{digits}f}" for value, digits in known)))
-    return ("split", subset, *columns), lines
+# -- comparison of two runs --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Second minus first: mean, 95 % interval, and twice the share of resamples on the other side of zero."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    videos: int
+
+    def cells(self) -> tuple[str, str, str]:
+        """Return difference, interval and `p` for people; the resamples can't distinguish a smaller `p` from 0."""
+        if self.videos < FEWEST_VIDEOS:
+            return f"{self.mean:+.2f}", "–", "–"
+        p = "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
+        return f"{self.mean:+.2f}", f"{self.low:+.2f} … {self.high:+.2f}", p
+
+
+def too_few(videos: Mapping[str, int]) -> str:
+    """Return why splits of so few videos have no interval and no `p`, or ''."""
+    few = [f"{split} has {counted(count, 'video')}" for split, count in videos.items() if count < FEWEST_VIDEOS]
+    why = f"with fewer than {FEWEST_VIDEOS} videos resampling can't tell a difference from chance"
+    return f"{', '.join(few)}: {why}" if few else ""
+
+
+def paired_bootstrap(first: Floats, second: Floats, videos: Sequence[str] | Ids, seed: int = 0) -> Difference:
+    """Resample videos with replacement, each with the scores [N] of both runs on all its queries.
+
+    `videos` [N] is each query's video. The figure of a resample is the mean over the queries of the videos it draws.
+    A query whose score is NaN does not count.
+    """
+    change = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
+    known = np.isfinite(change)
+    change = change[known]
+    names, video = np.unique(np.asarray(videos)[known], return_inverse=True)
+    columns = np.stack([change, np.ones(len(change))], axis=1)
+    _, sums = Resamples(len(names), RESAMPLES, seed).sums(video, columns)
+    resampled = sums[:, 0] / sums[:, 1]
+    low, high = np.percentile(resampled, INTERVAL)
+    tail = min(float((resampled <= 0).mean()), float((resampled >= 0).mean()))
+    return Difference(float(change.mean()), float(low), float(high), min(1.0, 2 * tail), len(names))
+
+
+def predictions_of(metrics: Artifact) -> Artifact:
+    """Return the newest predictions of a run; raise `EvaluationError` if it has none."""
+    if predictions := newest_made_of(metrics, "predictions"):
+        return predictions
+    name = name_of(Store().manifest(metrics))
+    command = f"penumbra run evaluate-grounding {metrics.dataset} --param choice.run={name}"
+    raise EvaluationError(f"run {name} has no predictions: {command}")
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """The queries of a split in the order of their ids, each one's video, and their scores in percent by metric.
+
+    `asked` are the false sentences that some of the scores are about, which are NaN for queries without one.
+    """
+
+    qids: list[str]
+    videos: list[str]
+    scores: Scores
+    asked: set[tuple[str, str, str]]
+
+
+def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
+    """Return the scores of each split's queries whose windows are known; splits are in the order of the ids, too."""
+    found: dict[str, SplitScores] = {}
+    asked, threshold = rejection.asked_by_split(predictions)
+    for name, split in judged_splits(predictions):
+        false, unordered = asked.get(name, []), split.windows.qids
+        if unordered:
+            order = sorted(range(len(unordered)), key=unordered.__getitem__)
+            qids = [unordered[place] for place in order]
+            of_false = rejection.scores_of(split, false, threshold)
+            every = compared_scores(split) | {rejection.label(*it): values for it, values in of_false.items()}
+            scores = {metric: values[order] for metric, values in every.items()}
+            videos = [split.annotations[qid]["vid"] for qid in qids]
+            sentences = {(row["qid"], row["kind"], row["sentence"]) for row in false}
+            found[name] = SplitScores(qids, videos, scores, sentences)
+    return dict(sorted(found.items(), key=lambda it: it[1].qids[0]))
+
+
+def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
+    """Return (split, metric, second minus first in percent) for every split that both runs predicted.
+
+    Scores about false sentences are compared if both runs were asked the same ones. Raise `EvaluationError` if the runs
+    predicted different queries of a split.
+    """
+    one, other = (scores_by_split(predictions_of(chosen_run(dataset, run))) for run in (first, second))
+    retrieval = {name for metric in all_metrics().values() for name in metric.compared}
+    differences: list[tuple[str, str, Difference]] = []
+    for split in (split for split in one if split in other):
+        old, new = one[split], other[split]
+        if old.qids != new.qids:
+            raise EvaluationError(
+                f"the runs predicted different queries of {split}: {len(old.qids)} and {len(new.qids)}"
+            )
+        for name in (it for it in old.scores if it in new.scores and (it in retrieval or old.asked == new.asked)):
+            differences.append((split, name, paired_bootstrap(old.scores[name], new.scores[name], old.videos, seed)))
+    return differences

@@ -11,7 +11,7 @@ level where the data set has them.
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -74,9 +74,6 @@ class Calibrator:
         logits: Floats = np.asarray(evidence, np.float64) @ self.weights + self.bias
         return 1 / (1 + np.exp(-np.clip(logits, -50, 50)))
 
-    def of(self, predictions: Sequence[Prediction]) -> list[float]:
-        return list(self.existence(np.array([one.evidence for one in predictions])).tolist()) if predictions else []
-
     def is_there(self, existence: float) -> bool | None:
         """Return whether a moment of this existence is in the video; None if that would be a guess."""
         return None if self.is_chance else existence >= self.threshold
@@ -91,6 +88,11 @@ class Asked(NamedTuple):
     other: Row | None = None
 
 
+def drawn(rows: Iterable[Row], most: int) -> list[Row]:
+    """Draw rows of `annotations`; the draw depends on their ids only."""
+    return sorted(rows, key=lambda row: row_seed(SEED, row["qid"]))[:most]
+
+
 def false_sentences(rows: Sequence[Row], loaded: Loaded, notes: Counter[str]) -> Iterator[Asked]:
     """Yield the false sentences of each row of `annotations` that have features.
 
@@ -102,22 +104,22 @@ def false_sentences(rows: Sequence[Row], loaded: Loaded, notes: Counter[str]) ->
     of_split = [row for row in loaded.rows if row["split"] in splits and row["vid"] in loaded.videos.index]
     pools = [sorted({row["query"] for row in several} & loaded.texts.index.keys()) for several in (rows, of_split)]
     own = OwnSentences(loaded.rows)
-    pool = [row for row in of_split if row["query"] in loaded.texts.index]
-    pool = sorted(pool, key=lambda row: row_seed(SEED, row["qid"]))[:POOL]
-    given = {text for row in rows for text in loaded.negatives.get(row["qid"], {}).values()}
-    given |= {text for row in rows for text in loaded.judging.get(row["qid"], {}).values()}
-    of_videos = {text for row in [*rows, *pool] for text in own.of_video[row["vid"]]}
-    near = dict(nearest_real(rows, pool, own)) if encode_once(given | of_videos | set(pools[0])) else {}
+    pool = drawn([row for row in of_split if row["query"] in loaded.texts.index], POOL)
+    made = dict[str, dict[str, str]]()  # the negatives of each query by their kind
+    for qid in (row["qid"] for row in rows):
+        levels = {f"{LEVEL} {level}": text for level, text in loaded.negatives.get(qid, {}).items()}
+        made[qid] = levels | loaded.judging.get(qid, {})
+    compared = {text for texts in made.values() for text in texts.values()} | set(pools[0])
+    compared |= {text for row in [*rows, *pool] for text in own.of_video[row["vid"]]}
+    near = dict(nearest_real(rows, pool, own)) if encode_once(compared) else {}
     for row in rows:
         draws = np.random.default_rng(row_seed(SEED, row["qid"]))
-        drawn = (pool[number] for pool in pools for number in draws.permutation(len(pool)))
-        other = next((text for text in drawn if not own.may_be_true(row["vid"], text)), None)
-        if other:
+        others = (pool[number] for pool in pools for number in draws.permutation(len(pool)))
+        if other := next((text for text in others if not own.may_be_true(row["vid"], text)), None):
             yield Asked(OTHER_VIDEO, row, other)
         if nearest := near.get(row["qid"]):
             yield Asked(NEAR, row, nearest["query"], nearest)
-        levels = {f"{LEVEL} {level}": text for level, text in loaded.negatives.get(row["qid"], {}).items()}
-        for kind, text in (levels | loaded.judging.get(row["qid"], {})).items():
+        for kind, text in made[row["qid"]].items():
             if own.may_be_true(row["vid"], text):
                 notes[f"{kind}: {TRUE_ELSEWHERE}"] += 1
             elif text in loaded.texts.index:
@@ -262,31 +264,30 @@ class Calibration(RunStage):
     def part(self, piece: int) -> Part:
         from sklearn.metrics import roc_auc_score
 
-        settings, loaded, key, notes = self.run[1], self.loaded, self.metrics.key, Counter[str]()
-        rows = sorted(split_rows(loaded, settings)[1], key=lambda row: row_seed(SEED, row["qid"]))[:MOST_QUERIES]
-        asked = [Asked(TRUE, row, row["query"]) for row in rows] + list(false_sentences(rows, loaded, notes))
-        kinds = {f"{number} {it.row['qid']}": it.kind for number, it in enumerate(asked)}
-        renamed = [{**it.row, "qid": qid, "query": it.sentence} for qid, it in zip(kinds, asked, strict=True)]
-        found, rejected, _ = self.predict(renamed)
-        known, table = [kinds[one.qid] for one in found], dict[str, float]()
-        if self.evidence and len({kind == TRUE for kind in known}) == 2:
+        notes, name, key = Counter[str](), run_name(self.run[1], self.metrics.key), self.metrics.key
+        rows = drawn(split_rows(self.loaded, self.run[1])[1], MOST_QUERIES)
+        asked = [Asked(TRUE, row, row["query"]) for row in rows] + list(false_sentences(rows, self.loaded, notes))
+        by_qid = {f"{number} {it.row['qid']}": it for number, it in enumerate(asked)}
+        found, rejected, _ = self.predict([{**it.row, "qid": qid, "query": it.sentence} for qid, it in by_qid.items()])
+        kinds, table = [by_qid[one.qid].kind for one in found], dict[str, float]()
+        if self.evidence and len({kind == TRUE for kind in kinds}) == 2:
             evidence = np.stack([one.evidence for one in found]).astype(np.float64)
-            fitted, vids = fit(evidence, known), {row["qid"]: row["vid"] for row in renamed}
-            existence = existence_by_others(evidence, known, [vids[one.qid] for one in found])
-            area = float(roc_auc_score([kind == TRUE for kind in known], existence, sample_weight=balanced(known)))
+            fitted, vids = fit(evidence, kinds), [by_qid[one.qid].row["vid"] for one in found]
+            existence = existence_by_others(evidence, kinds, vids)
+            area = float(roc_auc_score([kind == TRUE for kind in kinds], existence, sample_weight=balanced(kinds)))
             table = dict(zip(self.evidence, fitted.weights.tolist(), strict=True))
             table |= {BIAS: fitted.bias, THRESHOLD: fitted.threshold, AREA: area}
-            table |= {f"{kind} sentences": float(count) for kind, count in Counter(known).items()}
+            table |= {f"{kind} sentences": float(count) for kind, count in Counter(kinds).items()}
         elif HEAD in self.evidence:  # the head is trained to be the log-odds
             table = {HEAD: 1.0, BIAS: 0.0, THRESHOLD: 0.5}
         else:
             reason = "no sentence is false of a validation video: all queries are alike, and there are no negatives"
             if not self.evidence:
                 reason = "the model's family has no evidence of existence"
-            elif TRUE not in known:
+            elif TRUE not in kinds:
                 reason = "the run has no validation query (training.validation) to calibrate existence on"
-            rejected.append(rejection(key, self.name, reason, run_name(settings, key)))
-        numbers = [{"run": run_name(settings, key), "name": number, "value": value} for number, value in table.items()]
+            rejected.append(rejection(key, self.name, reason, name))
+        numbers = [{"run": name, "name": number, "value": value} for number, value in table.items()]
         kept = max(0, len(asked) - len(rejected))
         return Part(table_of(self.name, numbers), kept + len(rejected), kept, rejected, notes)
 
@@ -361,17 +362,23 @@ class Predictions(RunStage):
         return Part(table_of(self.name, table), len(rows) + len(rejected), len(rows), rejected, measured=measured)
 
 
-def rows_of(predictions: Sequence[Prediction], calibrator: Calibrator | None) -> list[dict[str, Any]]:
-    """Return rows of the table `predictions`; existence is null without a calibrator."""
-    existence = calibrator.of(predictions) if calibrator else [None] * len(predictions)
+def existence_of(predictions: Sequence[Prediction], calibrator: Calibrator | None) -> list[float | None]:
+    """Return the existence of each prediction, None without a calibrator."""
+    if not calibrator or not predictions:
+        return [None] * len(predictions)
+    return list(calibrator.existence(np.array([one.evidence for one in predictions])).tolist())
+
+
+def rows_of(predictions: Sequence[Prediction], calibrator: Calibrator | None) -> list[Row]:
+    """Return rows of the table `predictions`."""
     return [
         {
             "qid": one.qid,
             "windows": [dict(zip(("start", "end", "score"), it, strict=True)) for it in one.windows.tolist()],
             "saliency": one.saliency.tolist(),
-            "existence": exists,
+            "existence": existence,
         }
-        for one, exists in zip(predictions, existence, strict=True)
+        for one, existence in zip(predictions, existence_of(predictions, calibrator), strict=True)
     ]
 
 
@@ -392,13 +399,12 @@ def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
         same_splits = made.parameters.get("splits", []) == list(choice.splits)
         if made.stage_version == Predictions.version and parents & calibrated and same_splits:
             predicted |= parents
-    runs = [manifest for manifest in found if manifest.key not in predicted]
-    if runs:
-        logger().info("evaluated: %s, without predictions so far", ", ".join(map(name_of, runs)))
-        return [store.reference(manifest) for manifest in runs]
-    name = name_of(found[-1])
-    logger().info("evaluated: %s, the newest run; each run has predictions (--param choice.run=%s)", name, name)
-    return [store.reference(found[-1])]
+    runs, why = [it for it in found if it.key not in predicted], "without predictions so far"
+    if not runs:
+        runs = found[-1:]
+        why = f"the newest run; each run has predictions (--param choice.run={name_of(found[-1])})"
+    logger().info("evaluated: %s, %s", ", ".join(map(name_of, runs)), why)
+    return [store.reference(manifest) for manifest in runs]
 
 
 def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, splits: tuple[str, ...]) -> Artifact:
@@ -418,11 +424,6 @@ def sources_of_run(metrics: Artifact, annotations: Artifact, negatives: Artifact
     """
     parents = work_of(metrics).parents
     by_stage = {parent.stage: parent for parent in parents}
-    return Sources(
-        annotations,
-        by_stage["text_features"],
-        tuple(parent for parent in parents if parent.stage == "video_features"),
-        by_stage.get("negatives", negatives),
-        by_stage.get("in_video_negatives"),
-        by_stage.get("visual_dynamic_queries"),
-    )
+    videos, in_video = tuple(it for it in parents if it.stage == "video_features"), by_stage.get("in_video_negatives")
+    others = by_stage.get("negatives", negatives), in_video, by_stage.get("visual_dynamic_queries")
+    return Sources(annotations, by_stage["text_features"], videos, *others)

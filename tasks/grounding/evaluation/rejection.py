@@ -33,9 +33,9 @@ from penumbra.tasks.grounding.evaluation.predictions import (
     AREA,
     MOST_QUERIES,
     NEAR,
-    SEED,
     Calibrator,
     RunStage,
+    drawn,
     false_sentences,
     read_calibrator,
     rows_of,
@@ -44,7 +44,6 @@ from penumbra.tasks.grounding.metrics import Floats, Split, compared_scores
 from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION
 from penumbra.tasks.grounding.training.stage import run_name
 from penumbra.tasks.negatives.judging import text_inputs
-from penumbra.tasks.negatives.providers.random import row_seed
 
 STAGE = "existence"
 OF_TEXT, REJECTED, GROUP, SENTENCES = "AUROC of the text alone", "rejected", "group score", "sentences"
@@ -87,30 +86,28 @@ class Existence(RunStage):
 
     def part(self, piece: str) -> Part:
         """Ask the false sentences of a split; of a near real one's query also in the other video."""
-        known = [row for row in self.loaded.of_split([piece]) if row["vid"] in self.loaded.videos.index]
-        queries, notes = sorted(known, key=lambda row: row_seed(SEED, row["qid"]))[:MOST_QUERIES], Counter[str]()
-        asked = list(false_sentences(queries, self.loaded, notes))
+        known = (row for row in self.loaded.of_split([piece]) if row["vid"] in self.loaded.videos.index)
+        notes = Counter[str]()
+        asked = list(false_sentences(drawn(known, MOST_QUERIES), self.loaded, notes))
         rows = [{**it.row, "qid": f"{n}", "query": it.sentence} for n, it in enumerate(asked)]
-        exchanged = [(f"{n} exchanged", it.other, it.row["query"]) for n, it in enumerate(asked) if it.other]
-        rows += [{**other, "qid": qid, "query": query} for qid, other, query in exchanged]
+        rows += [
+            {**it.other, "qid": f"{n} exchanged", "query": it.row["query"]} for n, it in enumerate(asked) if it.other
+        ]
         ranking = Ranking.model_validate(Store().manifest(self.predictions).parameters["ranking"])
         predictions, rejected, _ = self.predict(rows, ranking)
         answers = {row["qid"]: row for row in rows_of(predictions, calibrator_of_predictions(self.predictions))}
         about = {"run": run_name(self.run[1], self.metrics.key), "split": piece}
         table = [
-            {
-                **{**about, "qid": it.row["qid"], "kind": it.kind, "sentence": it.sentence},
-                "other_qid": it.other["qid"] if it.other else None,
-                "existence": answers[f"{n}"]["existence"],
-                "exchanged": answers.get(f"{n} exchanged", {}).get("existence"),
-                "windows": answers[f"{n}"]["windows"],
-            }
+            about
+            | {"qid": it.row["qid"], "kind": it.kind, "sentence": it.sentence}
+            | {"other_qid": it.other["qid"] if it.other else None}
+            | {"exchanged": answers.get(f"{n} exchanged", {}).get("existence")}
+            | {name: answers[f"{n}"][name] for name in ("existence", "windows")}
             for n, it in enumerate(asked)
             if f"{n}" in answers
         ]
-        rejected = [it for it in rejected if "exchanged" not in it["qid"]]
-        rejected = [{**it, "qid": asked[int(it["qid"])].row["qid"]} for it in rejected]
-        return Part(table_of(STAGE, table), len(asked), len(table), rejected, notes)
+        own = [{**it, "qid": asked[int(it["qid"])].row["qid"]} for it in rejected if "exchanged" not in it["qid"]]
+        return Part(table_of(STAGE, table), len(asked), len(table), own, notes)
 
 
 def calibrator_of_predictions(predictions: Artifact) -> Calibrator | None:
@@ -144,7 +141,7 @@ def label(subset: str, metric: str) -> str:
     return metric if subset == ALL else f"{metric}, {subset}"
 
 
-def rejection_scores(split: Split, asked: Rows, threshold: float) -> Scores:
+def scores_of(split: Split, asked: Rows, threshold: float) -> Scores:
     """Return the score of each query of a split for each figure, which is the mean over the queries that have one.
 
     `asked` are the false sentences of the split, rows of `existence`; those below `threshold` are rejected.
@@ -152,7 +149,7 @@ def rejection_scores(split: Split, asked: Rows, threshold: float) -> Scores:
     qids, hits = split.windows.qids, compared_scores(split)["R1@0.5"]  # 0 or 100
     true = {qid: row["existence"] for qid, row in split.predictions.items()}
     place = {qid: number for number, qid in enumerate(qids)}
-    existence = np.array([np.nan if (value := true.get(qid)) is None else value for qid in qids], np.float64)
+    existence = np.array([true[qid] for qid in qids], np.float64)  # NaN without a calibration
     by_kind = defaultdict[str, Rows](list)
     for row in asked:
         if row["qid"] in place and row["existence"] is not None and np.isfinite(existence[place[row["qid"]]]):
@@ -172,8 +169,9 @@ def rejection_scores(split: Split, asked: Rows, threshold: float) -> Scores:
             both = (np.minimum(own, others) > np.maximum(false, exchanged)).astype(np.float64)
             known = np.isfinite(others + exchanged)
             scores[kind, GROUP][at[known]] = 100.0 * both[known]
-        right[at] += (false < threshold) * (len(judged) / len(rows) / len(by_kind))
-        errors.append((at, false, np.full(len(at), len(judged) / len(rows) / len(by_kind))))
+        weight = len(judged) / len(rows) / len(by_kind)  # all kinds together weigh as much as the true sentences
+        right[at] += (false < threshold) * weight
+        errors.append((at, false, np.full(len(at), weight)))
     if len(judged):
         accepted = existence[judged] >= threshold
         scores[ALL, WITH_REJECTION][judged] = 50 * right[judged] + 0.5 * hits[judged] * accepted
@@ -204,7 +202,7 @@ def _calibration_errors(several: Sequence[tuple[np.ndarray, Floats, Floats]], co
     return shares
 
 
-def rejection_figures(scores: Scores) -> Iterator[tuple[str, str, float]]:
+def figures_of(scores: Scores) -> Iterator[tuple[str, str, float]]:
     """Yield subset, metric and value of each figure, and how many sentences there are of each kind."""
     for (subset, metric), values in scores.items():
         yield subset, metric, float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")

@@ -9,7 +9,7 @@ import pytest
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.browsing.page import gather, write_page
-from penumbra.tasks.grounding.evaluation.compare import scores_by_split
+from penumbra.tasks.grounding.evaluation.figures import scores_by_split
 from tests.rows import DATASET, annotation, build, filled, negative, prediction, run_of
 
 QUERIES = [

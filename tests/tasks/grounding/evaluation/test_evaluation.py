@@ -8,7 +8,7 @@ import pytest
 
 from bench.official import main, read_lines, report
 from penumbra.tasks.grounding.configs import Ranking
-from penumbra.tasks.grounding.evaluation.compare import paired_bootstrap, too_few
+from penumbra.tasks.grounding.evaluation.figures import paired_bootstrap, too_few
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import (
     EvaluationError,

@@ -25,6 +25,11 @@ ANNOTATIONS: dict[str, dict[str, Any]] = {
 DURATIONS = (10.0, 20.0, 40.0, 80.0)
 
 
+def all_figures(predictions: list[dict[str, Any]], truth: dict[str, dict[str, Any]]) -> dict[tuple[str, str], float]:
+    found = figures_of_split(judged_split(predictions, truth, None))
+    return {(subset, metric): value for subset, metric, value in found}
+
+
 def late_start(split: Split) -> Scores:
     """Seconds [N] by which the first window begins after the first true one."""
     return {"late start, s": split.windows.predicted[:, 0, 0] - split.windows.truth[:, 0, 0]}
@@ -39,12 +44,9 @@ def test_a_metric_of_another_package_is_in_figures_tables_and_comparisons(monkey
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     monkeypatch.setattr(registry, "all_metrics", all_metrics.__wrapped__)
     monkeypatch.setattr(figures, "all_metrics", all_metrics.__wrapped__)
-    rows = [
-        {"split": "test", "subset": subset, "metric": metric, "value": value}
-        for subset, metric, value in figures_of_split(judged_split(PREDICTIONS, ANNOTATIONS, None))
-    ]
-    values = {(row["subset"], row["metric"]): row["value"] for row in rows}
+    values = all_figures(PREDICTIONS, ANNOTATIONS)
     assert (values["all", "late start, s"], values["v-n", "late start, s"]) == (2, 4)
+    rows = [{"split": "test", "subset": at[0], "metric": at[1], "value": value} for at, value in values.items()]
     header, lines = next(tables_of(rows))
     assert header[-1] == "late start, s"
     assert [line[-1] for line in lines] == ["2.00", "4.00"]
@@ -52,35 +54,22 @@ def test_a_metric_of_another_package_is_in_figures_tables_and_comparisons(monkey
     np.testing.assert_array_equal(scores["late start, s"], [0, 4])
 
 
-def test_compared_scores_have_the_figures_as_their_means() -> None:
-    figures = figures_of_split(judged_split(PREDICTIONS, ANNOTATIONS, None))
-    by_name = {name: value for subset, name, value in figures if subset == "all"}
-    scores = compared_scores(judged_split(PREDICTIONS, ANNOTATIONS, None))
-    assert list(scores) == ["R1@0.5", "R1@0.7", "mIoU", "mAP"]
-    for name, values in scores.items():
-        assert values.mean() == pytest.approx(by_name[name])
-
-
 def test_highlights_need_labels_of_every_query() -> None:
     saliency = [{"clip": 0, "scores": [0, 0, 0]}, {"clip": 1, "scores": [4, 4, 4]}]
     labelled = {qid: row | {"saliency": saliency} for qid, row in ANNOTATIONS.items()}
-    splits = [judged_split(PREDICTIONS, truth, None) for truth in (ANNOTATIONS, labelled)]
-    both = [{name for _, name, _ in figures_of_split(split)} for split in splits]
+    added = all_figures(PREDICTIONS, labelled).keys() - all_figures(PREDICTIONS, ANNOTATIONS).keys()
     levels = ("Fair", "Good", "VeryGood")
-    assert both[1] - both[0] == {f"HL-{level}-{kind}" for level in levels for kind in ("mAP", "Hit1")}
+    assert added == {("all", f"HL-{level}-{kind}") for level in levels for kind in ("mAP", "Hit1")}
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0, 4.0])
 def test_highlights_are_judged_by_clips_of_two_seconds_whatever_the_features_are(seconds: float) -> None:
     judged = [{"clip": clip, "scores": [4 * (clip in (4, 5))] * 3} for clip in range(8)]
     truth = {"q": {"windows": [[8.0, 12.0]], "novel": [], "saliency": judged, "duration": 16.0}}
-    middles = (np.arange(16 / seconds) + 0.5) * seconds
-    saliency = [float(8 < middle < 12) for middle in middles]
+    saliency = [float(8 < middle < 12) for middle in (np.arange(16 / seconds) + 0.5) * seconds]
     predicted = [{"qid": "q", "windows": [{"start": 8.0, "end": 12.0, "score": 1.0}], "saliency": saliency}]
-    figures = {
-        name: value for subset, name, value in figures_of_split(judged_split(predicted, truth, None)) if subset == "all"
-    }
-    assert figures["HL-VeryGood-mAP"] == figures["HL-VeryGood-Hit1"] == 100
+    values = all_figures(predicted, truth)
+    assert values["all", "HL-VeryGood-mAP"] == values["all", "HL-VeryGood-Hit1"] == 100
 
 
 def query(number: int, duration: float, *windows: tuple[float, float]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from penumbra.tasks.grounding.batches.examples import Loaded, together
-from penumbra.tasks.grounding.evaluation.compare import paired_bootstrap
-from penumbra.tasks.grounding.evaluation.figures import tables_of
+from penumbra.tasks.grounding.evaluation import rejection
+from penumbra.tasks.grounding.evaluation.figures import paired_bootstrap, tables_of
 from penumbra.tasks.grounding.evaluation.predictions import (
     NEAR,
     OTHER_VIDEO,
@@ -19,17 +19,7 @@ from penumbra.tasks.grounding.evaluation.predictions import (
     false_sentences,
     fit,
 )
-from penumbra.tasks.grounding.evaluation.rejection import (
-    ACCURACY,
-    ERROR,
-    GROUP,
-    OF_TEXT,
-    REJECTED,
-    recall_against_rejection,
-    rejection_figures,
-    rejection_scores,
-    text_figures,
-)
+from penumbra.tasks.grounding.evaluation.rejection import ACCURACY, ERROR, GROUP, OF_TEXT, REJECTED
 from penumbra.tasks.grounding.metrics import Split, Windows
 from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION
 from penumbra.tasks.negatives.judging import TRUE_ELSEWHERE
@@ -95,7 +85,7 @@ def judged(existence: np.ndarray, hits: np.ndarray | None = None) -> Split:
 
 
 def figures(scores: Any) -> dict[tuple[str, str], float]:
-    return {(subset, metric): value for subset, metric, value in rejection_figures(scores)}
+    return {(subset, metric): value for subset, metric, value in rejection.figures_of(scores)}
 
 
 def test_every_figure_by_hand() -> None:
@@ -104,7 +94,7 @@ def test_every_figure_by_hand() -> None:
     true = np.minimum(1, true + 0.2)
     hits = (draws.random(400) < 0.6).astype(float)
     rows = [*asked(OTHER_VIDEO, other), *asked(NEAR, near[:100], exchanged)]
-    scores = rejection_scores(judged(true, hits), rows, 0.5)
+    scores = rejection.scores_of(judged(true, hits), rows, 0.5)
     found = figures(scores)
     for kind, false, own in ((OTHER_VIDEO, other, true), (NEAR, near[:100], true[:100])):
         expected = roc_auc_score(np.repeat([1, 0], len(false)), np.concatenate([own, false]))
@@ -133,7 +123,7 @@ def test_resampled_scores_have_the_spread_of_an_auroc() -> None:
     for _ in range(300):
         true, false = draws.beta(4, 3, 80), draws.beta(3, 3, 80)
         areas.append(roc_auc_score(np.repeat([1, 0], 80), np.concatenate([true, false])))
-    scores = rejection_scores(judged(true), asked("x", false), 0.5)["x", "AUROC"]
+    scores = rejection.scores_of(judged(true), asked("x", false), 0.5)["x", "AUROC"]
     estimated = scores.std() / 80**0.5
     assert estimated == pytest.approx(100 * np.std(areas), rel=0.3)
 
@@ -141,23 +131,23 @@ def test_resampled_scores_have_the_spread_of_an_auroc() -> None:
 def test_a_model_that_never_looks_at_the_video_has_no_group_score() -> None:
     of_text = np.random.default_rng(0).random(50)
     rows = asked(NEAR, np.roll(of_text, -1), of_text)
-    assert figures(rejection_scores(judged(of_text), rows, 0.5))[NEAR, GROUP] == 0
+    assert figures(rejection.scores_of(judged(of_text), rows, 0.5))[NEAR, GROUP] == 0
 
 
 def test_without_a_calibration_there_is_no_figure() -> None:
     rows = [{**row, "existence": None} for row in asked(OTHER_VIDEO, np.zeros(3))]
-    assert rejection_scores(judged(np.full(2, np.nan)), rows, 0.0) == {}
-    assert rejection_scores(judged(np.array([0.5])), [], 0.5) == {}
+    assert rejection.scores_of(judged(np.full(2, np.nan)), rows, 0.0) == {}
+    assert rejection.scores_of(judged(np.array([0.5])), [], 0.5) == {}
 
 
 def test_a_classifier_of_the_text_alone_finds_what_a_kind_gives_away() -> None:
     rows = {row["qid"]: row for row in annotated(*(f"a man {ACTIONS[n % 5]}." for n in range(60)))}
     shown = {"real": [rows[f"q{(n + 1) % 60}"]["query"] for n in range(60)], "made": ["a stone sings a stone."] * 60}
     sentences = [{"qid": f"q{n}", "kind": kind, "sentence": of[n]} for kind, of in shown.items() for n in range(60)]
-    found = {kind: value for kind, metric, value in text_figures(sentences, rows) if metric == OF_TEXT}
+    found = {kind: value for kind, metric, value in rejection.text_figures(sentences, rows) if metric == OF_TEXT}
     assert found["made"] > 99
     assert found["real"] < 70
-    assert list(text_figures(sentences[:3], rows)) == []
+    assert list(rejection.text_figures(sentences[:3], rows)) == []
 
 
 def test_tables_are_by_kind_and_over_all() -> None:
@@ -176,7 +166,8 @@ def test_texts_of_two_sources_are_together() -> None:
 
 
 def test_recall_falls_as_more_is_rejected() -> None:
-    points = recall_against_rejection(np.array([100.0, 0, 100]), np.array([0.9, 0.8, 0.2]), np.linspace(0, 0.85, 18))
+    hits, true, false = np.array([100.0, 0, 100]), np.array([0.9, 0.8, 0.2]), np.linspace(0, 0.85, 18)
+    points = rejection.recall_against_rejection(hits, true, false)
     assert points[0] == (0.0, pytest.approx(200 / 3))
     assert points[-1] == (100.0, pytest.approx(100 / 3))
     assert [y for _, y in points] == sorted((y for _, y in points), reverse=True)

@@ -11,7 +11,7 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
-from penumbra.tasks.grounding.prediction.grounder import Grounder
+from penumbra.tasks.grounding.prediction import Grounder
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_best, read_checkpoint, write_checkpoint

@@ -3,35 +3,48 @@
 grounder = Grounder.of_run("ab12")
 for grounding in grounder.ground("video.mp4", ["a person opens the door.", "the person sits down."]):
     grounding.query, grounding.windows[0].start, grounding.windows[0].end, grounding.saliency
+
+And what people see of them: the rows of `penumbra predict`, and pictures of frames, saliency and windows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import nn
+from transformers.utils import logging
 
+from penumbra.artifacts import charts
+from penumbra.artifacts.charts import GREY, HEAD, LINE, MARGIN, WIDTH, Drawing, Line, Panel
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import draft_of
 from penumbra.artifacts.manifest import Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
 from penumbra.tasks.features.decoders import Decoder
 from penumbra.tasks.features.errors import FeatureError
+from penumbra.tasks.features.frames import COLUMNS, ROWS
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.text import ClipTexts, TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import EncodedVideo, encode_video, notes_on
 from penumbra.tasks.grounding.batches.examples import Loaded, features_of, joined, normalised
-from penumbra.tasks.grounding.evaluation.predictions import Calibrator, calibrator_of
+from penumbra.tasks.grounding.evaluation.predictions import Calibrator, calibrator_of, existence_of
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.prediction.pretrained import CLIP_LENGTH, CLIPS, load_pretrained
+from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
+from penumbra.tasks.grounding.pretrained import CLIP_LENGTH, CLIPS, load_pretrained
 from penumbra.tasks.grounding.runs import RunError, below_in_words, found_run
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import chosen_run, load_run, run_name
 
 VIDEO = "video"
 FRAMES = 24  # thumbnails of a video, twice as many at most
+STRIP, SHOWN = 8, 3  # frames of a picture, windows of a query in it
+PANEL = 150
+AXIS = WIDTH - MARGIN - 6  # pixels
+CLOSE = "≈"
+TOLERANCE = 0.01  # scores that differ from the best by less are marked: the run cannot tell the windows apart
 
 
 @dataclass(frozen=True)
@@ -157,18 +170,17 @@ class Grounder:
         path = Path(video).expanduser()
         if not path.is_file():
             raise PenumbraError(f"no file {path}")
-        encoded = list[EncodedVideo]()
+        encoded, features = list[EncodedVideo](), list[Float16Array]()
         for encoder in self.video_encoders:
             with closing(Decoder(self.clip_length / encoder.frames, encoder.resizing)) as decoder:
-                one = encode_video(encoder, decoder, path, thumbnails=FRAMES)
+                encoded.append(one := encode_video(encoder, decoder, path, thumbnails=FRAMES))
             if one.features is None:
                 raise PenumbraError(f"{path}: {one.reason}{f' ({one.value})' if one.value else ''}")
-            encoded.append(one)
-        features = tuple(one.features for one in encoded if one.features is not None)
+            features.append(one.features)
         summary, seconds = encoded[-1].summary, self.clip_length / self.video_encoders[-1].frames
         frames = tuple(((index + 0.5) * seconds, frame) for index, frame in encoded[-1].thumbnails)
         notes = (*notes_on(summary, summary.duration, self.clip_length), *self.caveats)
-        return Watched(features, self.clip_length, summary.duration, frames, notes)
+        return Watched(tuple(features), self.clip_length, summary.duration, frames, notes)
 
     def ask(self, watched: Watched, queries: Sequence[str]) -> list[Grounding]:
         texts, inputs, clip = checked(queries), self.settings.inputs, self.clip_length
@@ -184,20 +196,14 @@ class Grounder:
         if examples.rejected:
             raise RunError(f"the model can't predict this: {examples.rejected[0]['reason']}")
         predictions = self.system.predict(self.model, self.system.data(examples, self.device))
-        calibrator = self.calibrator
-        existence = calibrator.of(predictions) if calibrator else [None] * len(predictions)
-        return [
-            Grounding(
-                text,
-                tuple(Window(*it) for it in one.windows.tolist() if it[0] < it[1]),  # rounding to clips empties some
-                tuple(one.saliency.tolist()),
-                clip,
-                seconds,
-                exists,
-                None if calibrator is None or exists is None else calibrator.is_there(exists),
-            )
-            for text, one, exists in zip(texts, predictions, existence, strict=True)
-        ]
+        existence, groundings, judge = existence_of(predictions, self.calibrator), list[Grounding](), self.calibrator
+        for text, one, value in zip(texts, predictions, existence, strict=True):
+            windows = tuple(
+                Window(*it) for it in one.windows.tolist() if it[0] < it[1]
+            )  # not those that rounding empties
+            exists = judge.is_there(value) if judge and value is not None else None
+            groundings.append(Grounding(text, windows, tuple(one.saliency.tolist()), clip, seconds, value, exists))
+        return groundings
 
 
 def checked(queries: Sequence[str]) -> list[str]:
@@ -231,3 +237,82 @@ def _clip_of(run: str, manifest: Manifest) -> Clip:
             "files, or extract features again and train on them"
         )
     return clip
+
+
+# -- what people see ---------------------------------------------------------------------------------------------------
+
+
+def predict(
+    video: Path, queries: Sequence[str], grounder_of: Callable[[], Grounder], picture: Path | None
+) -> tuple[Watched, list[Grounding]]:
+    """Return the queries' moments by a grounder, and draw them into a file if one is named.
+
+    Raise `PenumbraError` if that file is no .svg or can't be written; see `Grounder` for other faults.
+    """
+    checked(queries)
+    if picture and picture.suffix.lower() != ".svg":
+        raise PenumbraError(f"--output {picture}: pictures are SVG, which any browser shows: name a .svg file")
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights, which takes a moment
+    grounder = grounder_of()
+    watched = grounder.watch(video)
+    groundings = grounder.ask(watched, queries)
+    if picture:
+        with draft_of(picture) as draft:
+            draft.write_text(draw(video.name, watched, groundings).svg(), encoding="utf-8")
+    return watched, groundings
+
+
+def as_rows(groundings: Sequence[Grounding], most: int, windows: bool = False) -> Iterator[tuple[str, str, str, str]]:
+    """Yield query (once), start, end and score of the best windows of each query, scores close to the best marked.
+
+    A query whose moment is not in the video has no windows unless `windows` asks for them, and a line that says so.
+    """
+    for one in groundings:
+        shown = one.windows[:most] if windows or not one.absence else ()
+        if one.absence or not shown:
+            yield "\n".join(filter(None, (one.query, one.absence))), "–", "–", "–"
+        for place, window in enumerate(shown):
+            query = "" if place or one.absence else one.query
+            close = f" {CLOSE}" if place and one.windows[0].score - window.score < TOLERANCE else ""
+            yield query, f"{window.start:.2f}", f"{window.end:.2f}", f"{window.score:.3f}{close}"
+
+
+def draw(video: str, watched: Watched, groundings: Sequence[Grounding]) -> Drawing:
+    """Return frames of the video, and for each query its saliency with the best window shaded, and the best windows."""
+    body, width = [charts.text(MARGIN, 18, video, room=AXIS, weight="600")], AXIS / STRIP
+    height = width * ROWS / COLUMNS
+    for slot in range(STRIP):
+        x, middle = MARGIN + slot * width, (slot + 0.5) / STRIP * watched.duration
+        second, frame = min(watched.frames, key=lambda kept: abs(kept[0] - middle))
+        body.append(charts.photo(x + 1, HEAD, width - 2, height, frame, f"the video at {second:.1f} s"))
+        body.append(charts.text(x + width / 2, HEAD + height + 14, f"{second:.1f} s", "middle", GREY))
+    top, described = HEAD + height + 18, []
+    for grounding in groundings:
+        windows = ", ".join(f"{w.start:.1f} – {w.end:.1f} s ({w.score:.2f})" for w in grounding.windows[:SHOWN])
+        windows = "; ".join(filter(None, (grounding.absence, windows)))
+        described.append(f"{grounding.query}: {windows or 'no window'}")
+        body.append(charts.text(MARGIN, top + 15, f"“{grounding.query}”", room=AXIS, weight="600"))
+        body.append(charts.text(MARGIN, top + LINE + 15, windows or "no window", colour=GREY))
+        top += 2 * LINE + 16
+        if grounding.saliency:
+            panel = _panel("saliency", {"saliency": grounding}, watched.duration)
+            body += charts.draw_panel(panel, 0, top - 16, WIDTH, PANEL)
+            top += PANEL
+    return Drawing(f"Moments in {video}", round(top), body, "; ".join(described))
+
+
+def _panel(title: str, groundings: Mapping[str, Grounding], seconds: float) -> Panel:
+    """Return the saliency of groundings by their labels, with the best window of the first shaded."""
+    lines = [
+        Line(label, [((clip + 0.5) * one.clip_length, value) for clip, value in enumerate(one.saliency)], style)
+        for style, (label, one) in enumerate(groundings.items())
+    ]
+    best = [(window.start, window.end) for window in next(iter(groundings.values())).windows[:1]]
+    return Panel(title, lines, 0, seconds, "s", best, least=SALIENCY_SPAN)
+
+
+def saliency_by_text(groundings: Mapping[str, Grounding]) -> Drawing:
+    """Return the saliency of a query, whose best window is shaded, and of its negatives, by their names."""
+    labelled = {f"{name}: {one.query}": one for name, one in groundings.items()}
+    panel = _panel("", labelled, next(iter(groundings.values())).duration)
+    return charts.panels("Saliency under the query and its negatives", [panel], columns=1, height=230, legend=True)
