@@ -58,6 +58,10 @@ class Row(Parameters):
         filling, sourcing = (self.changes.get(group, {}) for group in ("filling", "sourcing"))
         return {*filling.get("providers", ()), *filter(None, [sourcing.get("source")])}
 
+    def is_usual(self, providers: set[str]) -> bool:
+        """Return whether the row is chosen where none is named; `providers` are those that are given, if any."""
+        return self.providers <= providers if self.providers and providers else not self.on_request
+
 
 class Grid(Parameters):
     """A table: its rows, the columns that describe a row, its metrics, and whether it shows the costs of a run."""
@@ -104,16 +108,11 @@ def plan(
         raise PenumbraError(
             f"ablations don't take filling.dry_run: `penumbra ablation {name} {dataset} --dry-run` lists the rows"
         )
-    rows, providers = grid.rows, set(base.get("filling", {}).get("providers", ()))
-    if unknown := set(labels) - {row.label for row in rows}:
-        known = ", ".join(repr(row.label) for row in rows)
+    if unknown := set(labels) - {row.label for row in grid.rows}:
+        known = ", ".join(repr(row.label) for row in grid.rows)
         raise PenumbraError(f"{name} has no row {', '.join(map(repr, sorted(unknown)))}; there is: {known}")
-    if labels:
-        rows = tuple(row for row in rows if row.label in labels)
-    elif providers:
-        rows = tuple(row for row in rows if row.providers <= providers and (row.providers or not row.on_request))
-    else:
-        rows = tuple(row for row in rows if not row.on_request)
+    providers = set(base.get("filling", {}).get("providers", ()))
+    rows = (row for row in grid.rows if (row.label in labels if labels else row.is_usual(providers)))
     plans = [_plan(grid, row, dataset, preset, base) for row in rows]
     return grid.model_copy(update={"rows": tuple(it.row for it in plans)}), plans
 

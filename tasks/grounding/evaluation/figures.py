@@ -10,15 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import counted, markdown_table
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
+from penumbra.tasks.data.resampling import INTERVAL, Resamples
 from penumbra.tasks.data.rows import FEWEST_VIDEOS
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Sources, newest_made_of
@@ -27,8 +28,6 @@ from penumbra.tasks.grounding.evaluation.predictions import OTHER_VIDEO, RunStag
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics import (
     EvaluationError,
-    Floats,
-    Scores,
     Split,
     align,
     all_metrics,
@@ -39,6 +38,9 @@ from penumbra.tasks.grounding.metrics import (
 from penumbra.tasks.grounding.runs import ALL, CONSTANT
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of, split_rows
 from penumbra.tasks.stage import is_planned, logger, run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STAGE = "evaluation"
 OTHER_QUERY = "another query"
@@ -250,7 +252,7 @@ def too_few(videos: Mapping[str, int]) -> str:
     return f"{', '.join(few)}: {why}" if few else ""
 
 
-def paired_bootstrap(first: Floats, second: Floats, videos: Sequence[str] | Ids, seed: int = 0) -> Difference:
+def paired_bootstrap(first: ArrayLike, second: ArrayLike, videos: ArrayLike, seed: int = 0) -> Difference:
     """Resample videos with replacement, each with the scores [N] of both runs on all its queries.
 
     `videos` [N] is each query's video. The figure of a resample is the mean over the queries of the videos it draws.
@@ -277,35 +279,24 @@ def predictions_of(metrics: Artifact) -> Artifact:
     raise EvaluationError(f"run {name} has no predictions: {command}")
 
 
-@dataclass(frozen=True)
-class SplitScores:
-    """The queries of a split in the order of their ids, each one's video, and their scores in percent by metric.
+def scores_by_split(predictions: Artifact) -> "dict[str, pd.DataFrame]":
+    """Return the scores in percent of each split's queries (rows: qid and vid, in the order of their ids) by metric.
 
-    `asked` are the false sentences that some of the scores are about, which are NaN for queries without one.
+    `attrs["asked"]` are the false sentences that some of the scores are about, which are NaN for queries without one.
     """
+    import pandas as pd
 
-    qids: list[str]
-    videos: list[str]
-    scores: Scores
-    asked: set[tuple[str, str, str]]
-
-
-def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
-    """Return the scores of each split's queries whose windows are known; splits are in the order of the ids, too."""
-    found: dict[str, SplitScores] = {}
+    frames: dict[str, pd.DataFrame] = {}
     asked, threshold = rejection.asked_by_split(predictions)
     for name, split in judged_splits(predictions):
-        false, unordered = asked.get(name, []), split.windows.qids
-        if unordered:
-            order = sorted(range(len(unordered)), key=unordered.__getitem__)
-            qids = [unordered[place] for place in order]
+        false, queries = asked.get(name, []), [(qid, split.annotations[qid]["vid"]) for qid in split.windows.qids]
+        if queries:
             of_false = rejection.scores_of(split, false, threshold)
-            every = compared_scores(split) | {rejection.label(*it): values for it, values in of_false.items()}
-            scores = {metric: values[order] for metric, values in every.items()}
-            videos = [split.annotations[qid]["vid"] for qid in qids]
-            sentences = {(row["qid"], row["kind"], row["sentence"]) for row in false}
-            found[name] = SplitScores(qids, videos, scores, sentences)
-    return dict(sorted(found.items(), key=lambda it: it[1].qids[0]))
+            scores = compared_scores(split) | {rejection.label(*it): values for it, values in of_false.items()}
+            index = pd.MultiIndex.from_tuples(queries, names=("qid", "vid"))
+            frames[name] = pd.DataFrame(scores, index).sort_index()
+            frames[name].attrs["asked"] = {(row["qid"], row["kind"], row["sentence"]) for row in false}
+    return dict(sorted(frames.items(), key=lambda it: it[1].index[0]))
 
 
 def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
@@ -319,10 +310,9 @@ def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[
     differences: list[tuple[str, str, Difference]] = []
     for split in (split for split in one if split in other):
         old, new = one[split], other[split]
-        if old.qids != new.qids:
-            raise EvaluationError(
-                f"the runs predicted different queries of {split}: {len(old.qids)} and {len(new.qids)}"
-            )
-        for name in (it for it in old.scores if it in new.scores and (it in retrieval or old.asked == new.asked)):
-            differences.append((split, name, paired_bootstrap(old.scores[name], new.scores[name], old.videos, seed)))
+        if not old.index.equals(new.index):
+            raise EvaluationError(f"the runs predicted different queries of {split}: {len(old)} and {len(new)}")
+        videos, are_asked_alike = old.index.get_level_values("vid"), old.attrs["asked"] == new.attrs["asked"]
+        for name in (it for it in map(str, old) if it in new and (it in retrieval or are_asked_alike)):
+            differences.append((split, name, paired_bootstrap(old[name], new[name], videos, seed)))
     return differences

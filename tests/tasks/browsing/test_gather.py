@@ -104,7 +104,7 @@ def test_predictions_of_two_runs_have_the_scores_of_the_evaluation(store: Store,
     assert len(one["windows"][0]) == 10, "the five best"
     assert one["scores"][0] == [900, 800, 700, 600, 500]
     predictions = store.reference(store.find(DATASET, "predictions")[0])
-    scores = scores_by_split(predictions)["test"].scores["mIoU"]
+    scores = scores_by_split(predictions)["test"]["mIoU"]
     assert one["iou"] == [round(10 * value) for value in scores.tolist()]
     assert other["count"] == [0, 0, 1, 1, 0]
     assert other["iou"] == [None, None], "one has no prediction, the other no truth"

@@ -8,19 +8,7 @@ import yaml
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.parameters import deployment_parameters
 from penumbra.tasks.features.extraction import FeaturesParameters
-from penumbra.tasks.grounding.ablation import (
-    COSTS,
-    FEATURES,
-    GROUPS,
-    METRICS,
-    NEGATIVES,
-    TRAINING,
-    Results,
-    Row,
-    grids,
-    listing,
-    plan,
-)
+from penumbra.tasks.grounding.ablation import COSTS, GROUPS, METRICS, Results, Row, grids, listing, plan
 from penumbra.tasks.grounding.training.presets import Settings, layered, presets
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import Parameters
@@ -29,9 +17,9 @@ pytestmark = pytest.mark.long
 
 
 def parameters_of(**groups: dict[str, Any]) -> dict[str, Parameters]:
-    values = [{name: groups.get(name, {}) for name in names} for names in (NEGATIVES, FEATURES, TRAINING)]
-    several = zip((NegativesParameters, FeaturesParameters, Settings), values, strict=True)
-    return {name: getattr(model.model_validate(own), name) for model, own in several for name in own}
+    kinds = (NegativesParameters, FeaturesParameters, Settings)
+    several = (kind.model_validate({name: groups.get(name, {}) for name in kind.model_fields}) for kind in kinds)
+    return {name: group for it in several for name, group in it}
 
 
 NO_PARAMETERS = parameters_of()

@@ -7,18 +7,11 @@ import numpy as np
 import pytest
 
 from bench.official import main, read_lines, report
+from penumbra.tasks.grounding import metrics
 from penumbra.tasks.grounding.configs import Ranking
 from penumbra.tasks.grounding.evaluation.figures import paired_bootstrap, too_few
 from penumbra.tasks.grounding.families.base import Prediction
-from penumbra.tasks.grounding.metrics import (
-    EvaluationError,
-    align,
-    average_precision,
-    means,
-    ordering_metrics,
-    retrieval_scores,
-    score_queries,
-)
+from penumbra.tasks.grounding.metrics import EvaluationError, align
 from penumbra.tasks.grounding.training.loop import validation_metrics
 from penumbra.tasks.grounding.training.presets import Settings
 
@@ -29,8 +22,10 @@ TRUE = {"a": [[0, 10]], "b": [[0, 10], [20, 28]]}
 def test_recall_precision_and_mean_iou_by_hand() -> None:
     windows = align(PREDICTED, TRUE)
     # a: at 0.5 the first is true and the second a repetition; above, only the second is true
-    np.testing.assert_allclose(average_precision(windows, (0.5, 0.75, 0.95)), [[1.0, 0.5, 0.5], [0.5, 0.5, 0.0]])
-    figures = means(retrieval_scores(windows))
+    np.testing.assert_allclose(
+        metrics.average_precision(windows, (0.5, 0.75, 0.95)), [[1.0, 0.5, 0.5], [0.5, 0.5, 0.0]]
+    )
+    figures = metrics.means(metrics.retrieval_scores(windows))
     assert figures["R1@0.3"] == figures["R1@0.5"] == 100
     assert figures["R1@0.7"] == 50
     assert figures["R5@0.7"] == 100
@@ -41,11 +36,11 @@ def test_true_windows_end_where_a_video_is_cut() -> None:
     predicted = {"a": [[0, 6, 0.9]], "b": [[0, 8, 0.9]], "c": [[9, 12, 0.9]]}
     true = {"a": [[0.0, 12.0]], "b": [[8.0, 12.0], [4.0, 10.0]], "c": [[9.0, 12.0]]}
     windows = align(predicted, true)
-    assert score_queries(windows.until(None)).iou.tolist() == [0.5, 0.4, 1.0]
+    assert metrics.score_queries(windows.until(None)).iou.tolist() == [0.5, 0.4, 1.0]
     cut = windows.until(8)  # b's first window begins there, and c's only one later
     assert cut.qids == ("a", "b")
-    assert score_queries(cut).iou.tolist() == [0.75, 0.5]
-    assert average_precision(cut, (0.5, 0.75))[:, 0].tolist() == [1, 1]
+    assert metrics.score_queries(cut).iou.tolist() == [0.75, 0.5]
+    assert metrics.average_precision(cut, (0.5, 0.75))[:, 0].tolist() == [1, 1]
     found = [Prediction(qid, np.array(rows, np.float64), np.zeros(1)) for qid, rows in predicted.items()]
     assert validation_metrics(found, true, Settings(ranking=Ranking(truth_ends=8)))["mIoU"] == 62.5
 
@@ -100,11 +95,11 @@ def test_with_one_query_a_video_the_bootstrap_is_that_of_plain_resampling() -> N
 
 def test_the_order_of_saliency() -> None:
     nan = float("nan")
-    found = ordering_metrics(np.array([[5, 4, 3, 2, 1], [5, 4, 4, 2, 3], [5, nan, 3, 2, 1.0], [5, 6, 3, 2, 1]]))
+    found = metrics.ordering_metrics(np.array([[5, 4, 3, 2, 1], [5, 4, 4, 2, 3], [5, nan, 3, 2, 1.0], [5, 6, 3, 2, 1]]))
     assert found["ordering"] == pytest.approx(100 / 3)
     assert found["ordering positive > level 1"] == pytest.approx(200 / 3)
     assert found["ordering level 3 > random"] == 75
-    assert ordering_metrics(np.full((2, 5), nan)) == {}
+    assert metrics.ordering_metrics(np.full((2, 5), nan)) == {}
 
 
 def test_a_submission_is_evaluated_and_bad_lines_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
