@@ -119,8 +119,8 @@ def rejection_drawings(predictions: Artifact) -> list[Drawing]:
         hits = dict(zip(existence, compared_scores(split)["R1@0.5"].tolist(), strict=True))
         by_kind = defaultdict[str, list[Any]](list)
         for row in asked.get(name, ()):
-            known = row["qid"] in hits
-            by_kind[row["kind"]] += [(hits[row["qid"]], existence[row["qid"]], row["existence"])] if known else []
+            qid, of = row["qid"], by_kind[row["kind"]]
+            of += [(hits[qid], existence[qid], row["existence"])] if qid in hits else []
         kinds = enumerate(sorted(by_kind.items()))
         lines = [Line(kind, recall_against_rejection(*np.array(of).T), style) for style, (kind, of) in kinds if of]
         several += [Panel(f"{name}: R1@0.5, %", lines, 0, 100, "% of false sentences rejected")] if lines else []
