@@ -66,18 +66,8 @@ class Files:
         if not self.is_local:
             self.call("pipe_file", path, content)
             return
-        target = Path(self._base, path)
-        draft = target.with_name(f".{uuid.uuid4().hex}")
         with self._errors():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with draft.open("wb") as stream:
-                    stream.write(content)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                os.replace(draft, target)
-            finally:
-                draft.unlink(missing_ok=True)
+            write_whole(Path(self._base, path), content)
 
     def exists(self, path: str) -> bool:
         return bool(self.call("exists", path))
@@ -120,12 +110,11 @@ class Files:
         except (FileNotFoundError, FileExistsError):
             raise
         except Exception as error:  # each protocol's client has its own exceptions
+            fault = f"{self.root} can't be written: {error}: PENUMBRA_ARTIFACTS names another folder"
             if not self.is_local:
                 reason = f"{type(error).__name__}: {without_secrets(str(error))}"
-                raise ArtifactError(f"{without_secrets(self.root)} can't be reached ({reason})") from None
-            raise ArtifactError(
-                f"{self.root} can't be written: {error}: PENUMBRA_ARTIFACTS names another folder"
-            ) from None
+                fault = f"{without_secrets(self.root)} can't be reached ({reason})"
+            raise ArtifactError(fault) from None
 
     def lease(self, name: str, waits: Waits = lambda holder: None) -> AbstractContextManager[None]:
         """Hold the lease `name` inside; wait for it first, after calling `waits` once with its holder."""
@@ -205,6 +194,20 @@ def _this_process() -> str:
 
 def _term() -> bytes:
     return json.dumps({"holder": _this_process(), "renewed": time.time()}).encode()
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Write a file of a disk in one step, and make its folder if there is none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{uuid.uuid4().hex}")
+    try:
+        with draft.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager

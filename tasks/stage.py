@@ -23,7 +23,7 @@ from prefect.context import FlowRunContext
 from prefect.futures import as_completed
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.files import FileStatus, noting_files
+from penumbra.artifacts.files import noting_files
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, WrittenPart
 from penumbra.artifacts.markdown import counted
 from penumbra.artifacts.prefect_ui import has_pages, publish_stage
@@ -144,18 +144,12 @@ class Stage(ABC):
             )
 
     @cached_property
-    def input_files(self) -> dict[str, FileStatus]:
-        """The status that each input file had when its digest was computed, by path."""
-        return self.work.files
-
-    @cached_property
     def artifact(self) -> Artifact:
         return Store().artifact(self.work)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a worker needs: the fields, the artifact and the status of its input files."""
-        names = [*(item.name for item in fields(self)), "artifact", "input_files"]
-        return {name: getattr(self, name) for name in names}
+        """Return what a worker needs: the fields, the artifact, and the work with the status of its input files."""
+        return {name: getattr(self, name) for name in [*(item.name for item in fields(self)), "artifact", "work"]}
 
 
 @dataclass
@@ -330,7 +324,7 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Wri
 def make_parts(stage: Stage, host: str, pieces: dict[int, Any]) -> list[WrittenPart]:
     """Make some parts of a stage in the process of a worker, and return their records."""
     if host != platform.node():
-        stage.input_files.clear()  # another host has its own copies, whose times differ
+        stage.work.files.clear()  # another host has its own copies, whose times differ
     return [_make_part(stage, index, piece) for index, piece in pieces.items()]
 
 
@@ -354,7 +348,7 @@ def _make_part(stage: Stage, index: int, piece: Any) -> WrittenPart:
             os.environ["PENUMBRA_ARTIFACTS"] = artifact.root  # as in the run, wherever the worker was started
             _CURRENT.clear()
             _CURRENT[artifact] = stage
-        return store.write(artifact, index, _CURRENT[artifact].part(piece), stage.input_files)
+        return store.write(artifact, index, _CURRENT[artifact].part(piece), stage.work.files)
 
 
 def zip_parts(*artifacts: Artifact) -> Iterator[tuple[pa.Table, ...]]:

@@ -7,8 +7,8 @@ import hashlib
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPException
-from urllib.error import URLError
 
+from penumbra.artifacts.files import write_whole
 from penumbra.artifacts.locations import data_folder
 from penumbra.tasks.data.dataset import DatasetError
 
@@ -53,15 +53,12 @@ def fetch(dataset: str, source: str = REPOSITORY) -> Iterator[str]:
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 (https, or a test's server)
                 data: bytes = answer.read()
-        except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        except (OSError, HTTPException) as error:
             raise DatasetError(
                 f"no answer from {url} ({getattr(error, 'reason', error)}): on a machine with a network download it "
                 f"there, copy it into {folder}, and set PENUMBRA_DATA={folder.parent}"
             ) from None
         if hashlib.sha256(data).hexdigest() != digest:
             raise DatasetError(f"{url} has changed (its SHA-256 differs): nothing was written; try again later")
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{name}.part")
-        draft.write_bytes(data)
-        draft.replace(file)
+        write_whole(file, data)
         yield f"{file} fetched, {len(data):,} bytes"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penumbra.artifacts.files import write_whole
 from penumbra.artifacts.locations import data_folder
 from penumbra.tasks.data.dataset import CG_FILES, PLACE, PLACES, Dataset, DatasetError
 from penumbra.tasks.data.rows import TRAINING, clean_text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SALIENCY = ("relevant_clip_ids", "saliency_scores")  # of QVHighlights, copied unchanged
 WRITTEN = {*CG_FILES.values(), "train.jsonl", "val.jsonl", "test.jsonl"}
+LONE_SURROGATES = "backslashreplace"  # half of a surrogate pair is written as JSON escapes it; its row is rejected
 UNKNOWN_DURATION = 1.0  # seconds of a video whose length is unknown; negatives do not depend on it
 Label = Mapping[str, Sequence[Any]]  # what is novel in a query, as in the Compositional-Temporal-Grounding files
 
@@ -131,18 +133,19 @@ def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label
         label_of = {id(query): label for query, label in zip(queries, labels, strict=True)}
         texts = {CG_FILES[split]: _compositional(split, own, label_of) for split, own in splits.items()}
     there = {path.name for path in folder.glob("*.json*")}
-    if there != texts.keys() or any((folder / file).read_bytes() != _encoded(text) for file, text in texts.items()):
+    if there != texts.keys() or any((folder / file).read_bytes() != text for file, text in texts.items()):
         if there and not force:
             raise DatasetError(f"{folder} holds {min(there)} already: choose another name, or replace it with --force")
         if others := there - WRITTEN:
             raise DatasetError(f"{folder} holds {min(others)}, which `penumbra init` did not write: remove it first")
         for old in there - texts.keys():
             (folder / old).unlink()
-        _write(folder, texts)
+        for file, text in texts.items():
+            write_whole(folder / file, text)
     return dataset
 
 
-def _compositional(split: str, queries: Sequence[OwnQuery], label_of: Mapping[int, Label]) -> str:
+def _compositional(split: str, queries: Sequence[OwnQuery], label_of: Mapping[int, Label]) -> bytes:
     labelled = {"composition": "novels", "word": "news"}.get(split)
     videos: dict[str, dict[str, Any]] = {}
     for query in queries:
@@ -153,7 +156,7 @@ def _compositional(split: str, queries: Sequence[OwnQuery], label_of: Mapping[in
             video["timestamps"].append(window)
             if labelled:
                 video.setdefault(labelled, []).append(label_of[id(query)])
-    return json.dumps(videos, ensure_ascii=False, indent=1, default=str) + "\n"
+    return (json.dumps(videos, ensure_ascii=False, indent=1, default=str) + "\n").encode(errors=LONE_SURROGATES)
 
 
 def _by_split(queries: Iterable[OwnQuery]) -> dict[str, list[OwnQuery]]:
@@ -167,21 +170,9 @@ def _by_split(queries: Iterable[OwnQuery]) -> dict[str, list[OwnQuery]]:
     return splits
 
 
-def _json_lines(queries: Iterable[OwnQuery]) -> str:
+def _json_lines(queries: Iterable[OwnQuery]) -> bytes:
     lines = (json.dumps(query.line(), ensure_ascii=False, default=str) for query in queries)  # Parquet has dates, too
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _write(folder: Path, texts: Mapping[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        draft = folder / f".{name}.part"
-        draft.write_bytes(_encoded(text))
-        draft.replace(folder / name)
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode(errors="backslashreplace")  # half of a surrogate pair as JSON escapes it; its row is rejected
+    return "".join(f"{line}\n" for line in lines).encode(errors=LONE_SURROGATES)
 
 
 def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict[str, str]:
@@ -207,5 +198,6 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
         vid, split = str(given.get("vid", f"video-{qid}")), str(given.get("split") or TRAINING)
         several.append(OwnQuery(qid, row["query"], vid, duration, windows, split, f"row {label}"))
     splits = _by_split(several)
-    _write(folder, {f"{split}.jsonl": _json_lines(own) for split, own in splits.items()})
+    for split, own in splits.items():
+        write_whole(folder / f"{split}.jsonl", _json_lines(own))
     return {split: f"{split}.jsonl" for split in splits}

@@ -228,7 +228,7 @@ class ImportedFeatures(VideoStage):
 
     @cached_property
     def opened(self) -> list[FeatureFolder | Hdf5File]:
-        opened: list[FeatureFolder | Hdf5File] = []
+        opened = list[FeatureFolder | Hdf5File]()
         for source in self.imports.sources:
             path = data_folder() / self.annotations.dataset / Path(source.path).expanduser()
             if not path.is_dir() and not path.is_file():
@@ -248,7 +248,7 @@ class ImportedFeatures(VideoStage):
                         seen[matrix.shape[1]] += 1
                 if seen.total() == VIDEOS_FOR_DIMENSION:
                     break
-            dimensions.append(source.dimension or (seen.most_common(1)[0][0] if seen else 0))
+            dimensions.append(max(seen, key=seen.__getitem__, default=source.dimension))
         return dimensions
 
     def parameters(self) -> dict[str, Any]:

@@ -31,10 +31,9 @@ from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, normalise, patch_sizes, required_digests
-from penumbra.tasks.features.decoders import Decoder, each_decoded
+from penumbra.tasks.features.decoders import Decoder, Picture, VideoSummary, each_decoded
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.files import VideoFolder
-from penumbra.tasks.features.frames import Picture, VideoSummary
 from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, logger, require_made
@@ -234,21 +233,20 @@ class VideoFeatures(VideoStage):
     def _encoded(self, vids: Iterable[str]) -> Generator[tuple[Path, EncodedVideo], None, None]:
         """Yield the videos that have a file, in order; several threads decode and encode some of them ahead."""
         files = [file for vid in vids if (file := self.files.find(vid))]
-        tick, encoder = counting("videos", len(files)), self.encoder
+        tick, encoder, noted = counting("videos", len(files)), self.encoder, self.work.files
         number = torch.get_num_threads() if encoder.device.type == "cpu" else cores()
 
         def encode(file: Path, decoder: Decoder) -> tuple[Path, EncodedVideo]:
             path = os.path.abspath(file)
-            status = self.input_files.get(path, NO_STATUS) if self.input_files else status_of(path)
+            status = noted.get(path, NO_STATUS) if noted else status_of(path)
             video = encode_video(encoder, decoder, file, states=self.states)
             check_unchanged({path: status})
             tick(1)
             return file, video
 
         decoders = [Decoder(self.interval / encoder.frames, encoder.resizing) for _ in range(number)]
-        threads = encoder_threads(encoder, number)
         with fast_cpu_matmul(encoder.device):
-            yield from each_decoded(encode, files, threads, decoders)
+            yield from each_decoded(encode, files, encoder_threads(encoder, number), decoders)
 
     def _part(self, vids: list[str], encoded: Iterator[tuple[Path, EncodedVideo]]) -> Part:
         """Make one part of the next encoded videos: those that have features; the others are rejected."""

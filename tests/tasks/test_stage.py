@@ -122,7 +122,7 @@ def test_the_time_left_counts_the_parts_that_workers_have_made(
     def made_by(pool: Any, stage: Stage, missing: list[int]) -> Iterator[WrittenPart]:
         assert missing == [0, 1, 2, 3]
         for index in (3, 0, 1, 2):
-            yield store.write(stage.artifact, index, stage.part(index), stage.input_files)
+            yield store.write(stage.artifact, index, stage.part(index), stage.work.files)
 
     fills = store.build(Work("toy", "rejected", 1), [partial(part, rows) for rows in (1, 3, 0, 4)])
     seconds = count(step=30)

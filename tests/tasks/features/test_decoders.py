@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from penumbra.tasks.features import decoders
-from penumbra.tasks.features.decoders import Decoder, each_decoded
+from penumbra.tasks.features.decoders import Decoder, Picture, VideoSummary, each_decoded
 from penumbra.tasks.features.errors import VideoError
-from penumbra.tasks.features.frames import Picture, VideoSummary
 from tests.films import film, number_of
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,9 @@ import av
 import numpy as np
 import pytest
 
+from penumbra.tasks.features.decoders import VideoSummary, clip_frames
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.files import VideoFolder
-from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from tests.films import cut, film, number_of, turn
 
 pytestmark = pytest.mark.slow
