@@ -4,6 +4,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 from pydantic import ValidationError
@@ -99,11 +100,9 @@ class Catalogue:
         """Yield all artifacts, finished or not, that have a file of this name."""
         paths = self.files.matching(f"{dataset or '*'}/{stage or '*'}/*/{name}")
         for folder in sorted({path.rpartition("/")[0] for path in paths}):
-            dataset_name, stage_name, key = folder.split("/")
-            try:
-                yield Artifact(root=self.root, dataset=dataset_name, stage=stage_name, key=key)
-            except ValidationError:
-                continue  # another program's folder
+            of, at, key = folder.split("/")
+            with suppress(ValidationError):  # another program's folder
+                yield Artifact(root=self.root, dataset=of, stage=at, key=key)
 
     def newest(self, dataset: str, stage: str) -> Artifact:
         """Return the artifact of a stage that was finished last; raise `ArtifactError` if there is none."""

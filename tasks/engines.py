@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
 from typing import Annotated, Any, NamedTuple
@@ -81,18 +80,17 @@ class Pool(NamedTuple):
     on_gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-@dataclass
-class Workers:
+class Workers(ExitStack):
     """The workers of a run, which start when a stage first needs them; `remote`: those of an existing cluster."""
 
-    start: Callable[[], AbstractContextManager[Pool]]
-    stack: ExitStack
-    remote: bool
+    def __init__(self, start: Callable[[], AbstractContextManager[Pool]], remote: bool) -> None:
+        super().__init__()
+        self.start, self.remote = start, remote
 
     @cached_property
     def pool(self) -> Pool:
         """The workers, started; raises `PenumbraError` if a cluster does not answer."""
-        return self.stack.enter_context(self.start())
+        return self.enter_context(self.start())
 
     @property
     def started(self) -> bool:
@@ -113,10 +111,8 @@ def use_engine(engine: Engine | None) -> Iterator[None]:
     if remote:
         with _cluster_errors(engine, OSError, ValueError):
             pass  # a cluster that does not answer is reported before the first stage
-    with ExitStack() as stack:
-        running = None if alone else Workers(partial(start, number), stack, remote)
-        with value_set(_WORKERS, running):
-            yield
+    with Workers(partial(start, number), remote) as running, value_set(_WORKERS, None if alone else running):
+        yield
 
 
 def workers() -> Workers | None:

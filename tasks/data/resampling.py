@@ -71,9 +71,9 @@ class Resamples:
     def area(self, videos: Ids, labels: Ids, scores: Floats, folds: Ids) -> Estimate:
         """Estimate the mean over the folds of the area under the ROC curve."""
         parts = [folds == fold for fold in np.unique(folds)]
-        curves = [Curve(videos[part], labels[part], scores[part]) for part in parts]
-        value = float(np.mean([curve.area(np.ones(self.videos)) for curve in curves]))
-        return _interval(value, np.array([np.mean([c.area(w) for c in curves]) for ws in self.weights() for w in ws]))
+        areas = [_area_of(videos[part], labels[part] == 1, scores[part]) for part in parts]
+        value = float(np.mean([area(np.ones(self.videos)) for area in areas]))
+        return _interval(value, np.array([np.mean([area(w) for area in areas]) for ws in self.weights() for w in ws]))
 
 
 def wilson(successes: float, total: int) -> Estimate:
@@ -94,18 +94,17 @@ def _interval(value: float, resampled: Floats) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-class Curve:
-    """A ROC curve whose area can be computed for any weights of the videos."""
+def _area_of(videos: Ids, positive: NDArray[np.bool_], scores: Floats) -> Callable[[Floats], float]:
+    """Return the area under the ROC curve as a function of the videos' weights.
 
-    def __init__(self, videos: Ids, labels: Ids, scores: Floats) -> None:
-        levels, self.place = np.unique(scores, return_inverse=True)
-        self.videos, self.size = videos, len(levels)
-        self.positive = labels == 1
+    It is the probability that a positive scores above a negative; equal scores count half.
+    """
+    levels, place = np.unique(scores, return_inverse=True)
 
-    def area(self, weights: Floats) -> float:
-        """Return the probability that a positive scores above a negative; equal scores count half."""
-        mine = weights[self.videos]
-        high = np.bincount(self.place[self.positive], mine[self.positive], self.size)
-        low = np.bincount(self.place[~self.positive], mine[~self.positive], self.size)
+    def area(weights: Floats) -> float:
+        mine = weights[videos]
+        high, low = (np.bincount(place[own], mine[own], len(levels)) for own in (positive, ~positive))
         pairs = high.sum() * low.sum()
         return float((high * (np.cumsum(low) - 0.5 * low)).sum() / pairs) if pairs else float("nan")
+
+    return area

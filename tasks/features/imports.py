@@ -212,10 +212,8 @@ def read_matrix(source: FeatureFolder | Hdf5File, vid: str, dimension: int = 0) 
         raise VideoError(f"features are not {dimension}-dimensional", array.shape)
     with np.errstate(over="ignore"):
         halves: Float16Array = matrix.astype(np.float32).astype(np.float16)
-    if not np.isfinite(halves).all():
-        raise VideoError(
-            "features are not finite in half precision", f"{(~np.isfinite(halves)).sum()} of {halves.size}"
-        )
+    if infinite := np.count_nonzero(~np.isfinite(halves)):
+        raise VideoError("features are not finite in half precision", f"{infinite} of {halves.size}")
     return halves
 
 

@@ -12,11 +12,6 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 
 Float16Array = npt.NDArray[np.float16]
-COLUMNS = {  # names and vectors
-    "text_features": ("text", "tokens"),
-    "judging_texts": ("text", "tokens"),
-    "video_features": ("vid", "features"),
-}
 READERS = 8
 
 
@@ -46,15 +41,15 @@ class FeatureArrays:
 
 def read_features(artifact: Artifact) -> FeatureArrays:
     """Read an artifact of `text_features`, `judging_texts` or `video_features`, several parts in parallel."""
-    store, (item, column) = Store(artifact.root), COLUMNS[artifact.stage]
+    store, of_videos = Store(artifact.root), artifact.stage == "video_features"
+    item, column = ("vid", "features") if of_videos else ("text", "tokens")
     with ThreadPoolExecutor(READERS) as readers:
         tables = list(readers.map(lambda i: store.part(artifact, i), range(len(store.manifest(artifact).parts))))
     tables = [table for table in tables if len(table)]
     names = [name for table in tables for name in table[item].to_pylist()]
-    videos = tables if artifact.stage == "video_features" else []
-    clip_length = videos[0]["clip_length"][0].as_py() if videos else 0.0
+    clip_length = tables[0]["clip_length"][0].as_py() if of_videos and tables else 0.0
     lists = [chunk for table in tables for chunk in table[column].chunks]
-    del tables, videos
+    del tables
     offsets = np.concatenate([[0], *(chunk.value_lengths().to_numpy() for chunk in lists)]).cumsum(dtype=np.int64)
     values, start = np.empty((offsets[-1], lists[0].type.value_type.list_size if lists else 0), np.float16), 0
     while lists:  # the memory of a part is released when its vectors have been copied

@@ -171,17 +171,14 @@ class SimulatedFeatures(VideoStage):
     simulation: Simulation
     clip_length: float
 
-    @property
-    def numbers(self) -> dict[str, Any]:
-        return self.simulation.numbers()
-
     def parameters(self) -> dict[str, Any]:
-        return {"encoder": SIMULATED, "clip_length": self.clip_length, "videos_a_part": VIDEOS_A_PART, **self.numbers}
+        own = {"encoder": SIMULATED, "clip_length": self.clip_length, "videos_a_part": VIDEOS_A_PART}
+        return own | self.simulation.numbers()
 
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        return encoder_inputs("sentence model", self.numbers["sentence_model"])
+        return encoder_inputs("sentence model", self.simulation.numbers()["sentence_model"])
 
     @cached_property
     def videos(self) -> dict[str, tuple[float, list[Planted], int]]:
@@ -191,7 +188,7 @@ class SimulatedFeatures(VideoStage):
             rows = annotations.select(["vid", "duration", "windows"]).to_pylist()
             for row, tokens in zip(rows, tags["tokens"].to_pylist(), strict=True):
                 duration, own, wordless = videos.get(row["vid"], (0.0, [], 0))
-                concepts = concepts_of(tokens, self.numbers["weights"])
+                concepts = concepts_of(tokens, self.simulation.numbers()["weights"])
                 if concepts and row["windows"]:
                     own.append(Planted(concepts, row["windows"]))
                 videos[row["vid"]] = max(duration, row["duration"]), own, wordless + (not concepts)
@@ -202,13 +199,13 @@ class SimulatedFeatures(VideoStage):
     @cached_property
     def world(self) -> World:
         training = [
-            concepts_of(tokens, self.numbers["weights"])
+            concepts_of(tokens, self.simulation.numbers()["weights"])
             for annotations, tags in zip_parts(self.annotations, self.tags)
             for split, tokens in zip(annotations["split"].to_pylist(), tags["tokens"].to_pylist(), strict=True)
             if split == "train"
         ]
         sentences = [planted.concepts for _, own, _ in self.videos.values() for planted in own]
-        return World(sentences, [sentence for sentence in training if sentence], self.numbers)
+        return World(sentences, [sentence for sentence in training if sentence], self.simulation.numbers())
 
     @cached_property
     def durations(self) -> dict[str, float]:
@@ -225,7 +222,7 @@ class SimulatedFeatures(VideoStage):
                 rejected.append(rejection(vid, STAGE, "no sentence with a window and a word that could be planted"))
             else:
                 rows.append((vid, duration, self.world.video(vid, duration, own, self.clip_length)))
-        table = features_table(SIMULATED, self.clip_length, rows, self.numbers["width"])
+        table = features_table(SIMULATED, self.clip_length, rows, self.simulation.numbers()["width"])
         return Part(table, len(piece), len(rows), rejected, +notes)
 
 

@@ -102,39 +102,31 @@ def part(rows: int) -> Part:
     return Part(table_of("rejected", [rejection("q", "masks", "no word")] * rows), rows, rows)
 
 
+@pytest.mark.parametrize(
+    ("by_workers", "rows", "left"),
+    [(False, (0, 3, 1, 0), {2: 20, 3: 0}), (True, (1, 3, 0, 4), {1: 30, 2: 36, 3: 0})],  # an empty part tells nothing
+)
 def test_the_time_left_is_that_of_the_rows_that_are_left_of_a_parent_in_another_store(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    # no time left is told after the first part, which is empty
-    parts = [lambda rows=rows: part(rows) for rows in (0, 3, 1, 0)]
-    fills = Store(str(tmp_path / "elsewhere")).build(Work("toy", "rejected", 1), parts)
-    seconds = count(step=30)
-    monkeypatch.setattr(stages, "monotonic", lambda: next(seconds))
-    monkeypatch.setattr(stages, "logger", lambda: logging.getLogger("stages"))
-    with caplog.at_level(logging.INFO, "stages"):
-        build(Chosen(fills))
-    assert caplog.messages == ["rejected: part 2 of 4, about 20 s left", "rejected: part 3 of 4, about 0 s left"]
-
-
-def test_the_time_left_counts_the_parts_that_workers_have_made(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    by_workers: bool,
+    rows: tuple[int, ...],
+    left: dict[int, int],
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def made_by(pool: Any, stage: Stage, missing: list[int]) -> Iterator[WrittenPart]:
         assert missing == [0, 1, 2, 3]
         for index in (3, 0, 1, 2):
             yield store.write(stage.artifact, index, stage.part(index), stage.work.files)
 
-    fills = store.build(Work("toy", "rejected", 1), [partial(part, rows) for rows in (1, 3, 0, 4)])
-    seconds = count(step=30)
+    elsewhere, seconds = Store(str(tmp_path / "elsewhere")), count(step=30)
+    fills = elsewhere.build(Work("toy", "rejected", 1), [partial(part, number) for number in rows])
     monkeypatch.setattr(stages, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(stages, "logger", lambda: logging.getLogger("stages"))
-    monkeypatch.setattr(stages, "workers", lambda: SimpleNamespace(remote=True))
+    monkeypatch.setattr(stages, "workers", lambda: SimpleNamespace(remote=True) if by_workers else None)
     monkeypatch.setattr(stages, "_made_by", made_by)
     monkeypatch.setattr(stages, "FEW_ROWS", 0)
     with caplog.at_level(logging.INFO, "stages"):
         build(Chosen(fills))
-    assert [message.partition(": ")[2] for message in caplog.messages] == [
-        "part 1 of 4, about 30 s left",
-        "part 2 of 4, about 36 s left",
-        "part 3 of 4, about 0 s left",
-    ]
+    assert caplog.messages == [f"rejected: part {done} of 4, about {it} s left" for done, it in left.items()]

@@ -195,13 +195,13 @@ def test_no_hdf5_file_leads_elsewhere(
     assert rejected(path)[0] == reason
 
 
-def large_npy(path: Path) -> None:
+def npy_header(path: Path, rows: int) -> None:
     with (path / "bad.npy").open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 6)})
+        np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (rows, 6)})
 
 
 LARGE: tuple[Callable[[Path], Any], ...] = (
-    large_npy,
+    lambda path: npy_header(path, 1 << 40),
     lambda path: np.savez_compressed(path / "bad.npz", features=np.zeros((1 << 20, 64), np.float32)),
     lambda path: np.save(path / "bad.npy", np.zeros((1 << 20, 6), np.int8)),  # as single precision four times as much
     lambda path: hdf5_of(path / "f.h5", lambda file: file.create_dataset("bad", (1 << 40, 6), "f4", chunks=(1, 6))),
@@ -250,9 +250,7 @@ def test_packed_arrays_are_read(tmp_path: Path) -> None:
 
 
 def test_an_array_with_a_negative_side_is_rejected(tmp_path: Path) -> None:
-    folder_of(tmp_path)
-    with (tmp_path / "bad.npy").open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (-1, 6)})
+    npy_header(folder_of(tmp_path), -1)
     assert rejected(tmp_path)[0] == "array has a negative side"
 
 
