@@ -33,7 +33,7 @@ DIFFICULTIES = {  # other events a video on average (Poisson); probability that 
     "medium": {"other_events": 4.0, "background": 0.6, "noise": 2.5},
     "hard": {"other_events": 6.0, "background": 0.8, "noise": 3.5},
 }
-NUMBERS = {
+NUMBERS: dict[str, Any] = {
     "background_strength": 0.6,  # weight of the words that are seen in the whole video
     "sharing": 0.8,  # share of other events that have a word of the video's own
     "event_shape": 3.0,  # of the gamma distribution of events' lengths
@@ -83,21 +83,18 @@ def drawn(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng([seed, *blake2b("\0".join(names).encode(), digest_size=8).digest()])
 
 
-def concepts_of(tokens: Iterable[Mapping[str, Any]], weights: Sequence[float]) -> Concepts:
+def concepts_of(tokens: Iterable[Mapping[str, Any]]) -> Concepts:
     """Return the concepts of a sentence's tokens, each once, with their weights."""
-    concepts = {
-        token["lemma"]: weights[CLASSES.index(token["primitive"])]
-        for token in tokens
-        if token["primitive"] and not token["is_subject"]
-    }
-    return tuple(sorted((lemma, weight) for lemma, weight in concepts.items() if weight))
+    weights = dict(zip(CLASSES, NUMBERS["weights"], strict=True))
+    planted = (token for token in tokens if token["primitive"] and not token["is_subject"])
+    return tuple(sorted({token["lemma"]: weights[token["primitive"]] for token in planted}.items()))
 
 
-def meanings(lemmas: Sequence[str], sentence_model: str, width: int) -> Vectors:
+def meanings(lemmas: Sequence[str], width: int) -> Vectors:
     """Return unit vectors [lemmas, width] of SentenceBERT, whitened in at most one dimension for two lemmas."""
     from sklearn.decomposition import PCA
 
-    vectors = encode(lemmas, Encoding(sentence_model=sentence_model)).astype(np.float64)
+    vectors = encode(lemmas, Encoding(sentence_model=NUMBERS["sentence_model"])).astype(np.float64)
     kept = min(width, ceil(len(lemmas) / LEMMAS_A_DIMENSION), len(lemmas) - 1, vectors.shape[1])
     whitened = np.zeros((len(lemmas), width))
     if kept > 0:
@@ -119,7 +116,7 @@ class World:
         self.numbers, self.training = numbers, sorted(set(training))
         self.seed, self.width = numbers["seed"], numbers["concept_width"]
         lemmas = sorted({lemma for sentence in chain(sentences, training) for lemma, _ in sentence})
-        shared = meanings(lemmas, numbers["sentence_model"], self.width)
+        shared = meanings(lemmas, self.width)
         draws = [drawn(self.seed, "concept", lemma).standard_normal(self.width) for lemma in lemmas]
         own = np.array([vector / np.linalg.norm(vector) for vector in draws]).reshape(-1, self.width)
         mixed = np.sqrt(1 - numbers["own"] ** 2) * shared + numbers["own"] * own
@@ -178,7 +175,7 @@ class SimulatedFeatures(VideoStage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        return encoder_inputs("sentence model", self.simulation.numbers()["sentence_model"])
+        return encoder_inputs("sentence model", NUMBERS["sentence_model"])
 
     @cached_property
     def videos(self) -> dict[str, tuple[float, list[Planted], int]]:
@@ -188,7 +185,7 @@ class SimulatedFeatures(VideoStage):
             rows = annotations.select(["vid", "duration", "windows"]).to_pylist()
             for row, tokens in zip(rows, tags["tokens"].to_pylist(), strict=True):
                 duration, own, wordless = videos.get(row["vid"], (0.0, [], 0))
-                concepts = concepts_of(tokens, self.simulation.numbers()["weights"])
+                concepts = concepts_of(tokens)
                 if concepts and row["windows"]:
                     own.append(Planted(concepts, row["windows"]))
                 videos[row["vid"]] = max(duration, row["duration"]), own, wordless + (not concepts)
@@ -199,7 +196,7 @@ class SimulatedFeatures(VideoStage):
     @cached_property
     def world(self) -> World:
         training = [
-            concepts_of(tokens, self.simulation.numbers()["weights"])
+            concepts_of(tokens)
             for annotations, tags in zip_parts(self.annotations, self.tags)
             for split, tokens in zip(annotations["split"].to_pylist(), tags["tokens"].to_pylist(), strict=True)
             if split == "train"
@@ -222,7 +219,7 @@ class SimulatedFeatures(VideoStage):
                 rejected.append(rejection(vid, STAGE, "no sentence with a window and a word that could be planted"))
             else:
                 rows.append((vid, duration, self.world.video(vid, duration, own, self.clip_length)))
-        table = features_table(SIMULATED, self.clip_length, rows, self.simulation.numbers()["width"])
+        table = features_table(SIMULATED, self.clip_length, rows, NUMBERS["width"])
         return Part(table, len(piece), len(rows), rejected, +notes)
 
 

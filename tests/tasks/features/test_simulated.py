@@ -24,8 +24,7 @@ def world(**changes: Any) -> World:
 def test_a_sentence_s_concepts_are_its_primitives_but_for_the_subject() -> None:
     person, again = token("person", "noun", subject=True), token("door", "noun")
     tokens = [person, token("be"), token("open", "verb"), token("big", "adjective"), token("door", "noun"), again]
-    weights = Simulation(difficulty="easy").numbers()["weights"]
-    assert concepts_of(tokens, weights) == (("big", 0.6), ("door", 1.0), ("open", 1.0))
+    assert concepts_of(tokens) == (("big", 0.6), ("door", 1.0), ("open", 1.0))
 
 
 def test_a_sentence_is_in_its_window_and_nowhere_else() -> None:
