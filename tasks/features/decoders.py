@@ -4,8 +4,7 @@ Clip i covers [i·L, (i + 1)·L) seconds from the first frame and is represented
 the last frame of the video. Only the timestamps of decoded frames count: the header may be wrong.
 
 A `DataLoader` of torch does not fit: the crash or time-out of one of its workers ends the whole iteration, and it can't
-start workers inside those of Dask. A process that decodes is
-`python -m penumbra.tasks.features.decoders DESCRIPTOR MEMORY`. It has no network where the system allows that, and
+start workers inside those of Dask. A process that decodes (`COMMAND`) has no network where the system allows that, and
 imports neither torch nor Prefect, so that it starts quickly.
 """
 
@@ -45,11 +44,9 @@ MAX_ASPECT_RATIO = 50
 CONTAINERS = ("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "ogg")  # FFmpeg's names
 FAULTS = (av.error.FFmpegError, OSError, ValueError)  # of a damaged file
 DEFAULT_RATE = 25  # frames a second of a video that has neither timestamps nor a rate
-
 ROWS, COLUMNS = 120, 160  # pixels of a thumbnail
 BACKGROUND = 24  # grey level around a thumbnail of another aspect ratio
-
-COMMAND = (sys.executable, "-P", "-m", "penumbra.tasks.features.decoders")
+COMMAND = (sys.executable, "-P", "-m", "penumbra.tasks.features.decoders")  # a descriptor and MAX_MEMORY follow
 PASSED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")  # variables of a decoder
 MAX_SECONDS_PER_FRAME = 60.0  # a decoder that gives no frame for so long is ended
 MAX_MEMORY = 4 << 30  # bytes of address space of a decoder
@@ -209,9 +206,7 @@ def resize(picture: Picture, resizing: Resizing) -> Picture:
         [edge], (short, long) = resizing.size, sorted(picture.shape[:2])
         longer = int(edge * long / short)
         rows, columns = (edge, longer) if picture.shape[0] <= picture.shape[1] else (longer, edge)
-    image = Image.fromarray(picture)
-    if image.size != (columns, rows):
-        image = image.resize((columns, rows), Image.Resampling(resizing.resample))
+    image = Image.fromarray(picture).resize((columns, rows), Image.Resampling(resizing.resample))
     if resizing.crop:
         height, width = resizing.crop
         left, top = int((columns - width) / 2), int((rows - height) / 2)
@@ -306,17 +301,18 @@ class Decoder:
             if "summary" in message:
                 vars(summary).update(vars(VideoSummary(**message["summary"])))
                 self.thumbnails = [(index, self._receive()) for index in message["thumbnails"]]
-            fault, done = VideoError(message.get("reason", ""), message.get("value", "")), True
+                done = True
+                return
+            reason, value, done = message["reason"], message["value"], True
         except (EOFError, OSError, KeyError, TypeError, ValueError) as error:
             if self.stopped:
                 raise RuntimeError("the decoder was stopped") from None
             late = f"decoder gave no frame for {MAX_SECONDS_PER_FRAME:g} s"
-            fault = VideoError(late if isinstance(error, TimeoutError) else self._crash(), path.name)
+            reason, value = late if isinstance(error, TimeoutError) else self._crash(), path.name
         finally:
             if not done:
                 self.close()
-        if fault.reason:
-            raise fault
+        raise VideoError(reason, value)
 
     def _start(self) -> Connection:
         if self._connection is None:
