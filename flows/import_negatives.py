@@ -14,7 +14,7 @@ from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import use_engine
-from penumbra.tasks.negatives.files import check_file, read_entries
+from penumbra.tasks.negatives.files import check_file, read_negatives
 from penumbra.tasks.negatives.parameters import Negatives, NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.selection import Choosing
 from penumbra.tasks.text.embeddings import Encoding
@@ -45,7 +45,7 @@ def import_negatives(
 ) -> State[Negatives]:
     """Read the negatives of a file, and note for each which checks of `choosing` it passes."""
     path = Path(file).expanduser()
-    check_file(path) if kind else read_entries(path)  # both raise for a wrong file before anything is made
+    check_file(path) if kind else read_negatives(path)  # both raise for a wrong file before anything is made
     sourcing = NegativeSource(source="imported", file=file, kind=kind)
     settings = NegativesParameters(
         sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging

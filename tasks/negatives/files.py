@@ -1,8 +1,8 @@
 """Read negatives from a file of any origin, row by row: JSON lines, CSV or TSV, Parquet, or a folder of Parquet files.
 
 A row is one of SHINE's release (`qid`, `query`, `recomposed_queries`), or one negative (`qid`, `level`, `negative`,
-`query`), as `penumbra export` writes it. A row that is no negative, and a line that is no row, are entries with a
-fault; a file that can't be read, or without any negative, is an error.
+`query`), as `penumbra export` writes it. A row that is no negative, and a line that is no row, have a fault; a
+file that can't be read, or without any negative, is an error.
 """
 
 import re
@@ -15,6 +15,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import file_digest
 from penumbra.tasks.data.rows import clean_text, is_text
 from penumbra.tasks.data.tables import READERS, Row, Unreadable, parquet_rows
+from penumbra.tasks.negatives.providers import Slot
 
 SHINE = "recomposed_queries"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
@@ -30,31 +31,36 @@ class NegativesError(PenumbraError):
     """Negatives can't be read, imported or evaluated; the message names file, line and remedy."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One negative of a file; `fault` says why it can't be used, and `value` is how messages show it."""
+@dataclass(frozen=True, slots=True)
+class Negative:
+    """A negative and its query, of an artifact or a file; None or '' is what is not known.
 
-    value: str
-    qid: str = ""
-    level: int = 0
-    text: str = ""
-    query: str = ""
-    fault: str = ""
+    Of a row of a file, `fault` says why it can't be used, `value` is how messages show it, and `changes` are those of
+    `clean_text`. `similarity` is the cosine to the query.
+    """
+
+    qid: str
     vid: str = ""
-    masked: str | None = None
+    level: int = 0
+    query: str = ""
+    negative: str = ""
     provider: str = ""
+    masked: str | None = None
+    slots: tuple[Slot, ...] | None = None
     similarity: float | None = None
-    changes: tuple[str, ...] = ()  # of `clean_text`
+    value: str = ""
+    fault: str = ""
+    changes: tuple[str, ...] = ()
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_negatives(path: Path) -> list[Negative]:
     """Return every negative of a file; raise `NegativesError` if the file, or every row of it, can't be used."""
     check_file(path)
-    entries = [entry for number, row in rows_of(path) for entry in _entries(number, row)]
-    if all(entry.fault for entry in entries):
-        first = f"{entries[0].value}: {entries[0].fault}" if entries else "it is empty"
+    rows = [row for number, read in rows_of(path) for row in _negatives(number, read)]
+    if all(row.fault for row in rows):
+        first = f"{rows[0].value}: {rows[0].fault}" if rows else "it is empty"
         raise NegativesError(f"{path} is no file of negatives ({first}): {FORMS}")
-    return entries
+    return rows
 
 
 def check_file(path: Path) -> None:
@@ -91,49 +97,48 @@ def rows_of(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
         raise NegativesError(f"{path} can't be read ({error}): {FORMS}") from None
 
 
-def _entries(number: int, row: Row | Unreadable) -> Iterator[Entry]:
+def _negatives(number: int, row: Row | Unreadable) -> Iterator[Negative]:
+    """Yield the negatives of a row, or one with the fault of the row."""
+    line = f"line {number}"
     if isinstance(row, Unreadable):
-        yield Entry(f"line {number}", fault=f"line {row.reason}")
+        yield Negative("", value=line, fault=f"line {row.reason}")
         return
-    several, fault = row.get(SHINE), ""
+    qid, several, fault = row.get("qid"), row.get(SHINE), ""
     if not all(is_text(value) for value in row.values() if isinstance(value, str)):
         fault = "row is no valid Unicode text"
-    elif row.get("qid") in (None, "") or (several is None and not {"level", "negative"} <= row.keys()):
+    elif qid in (None, "") or (several is None and not {"level", "negative"} <= row.keys()):
         fault = "row lacks its qid, its level or its negative"
     elif several is not None and (not isinstance(several, list) or not several):
         fault = f"{SHINE} is no list of sentences"
     elif several is not None and row.get("negative") is not None:
         fault = f"row has both {SHINE} and a negative"
     if fault:
-        yield Entry(f"line {number}", "" if row.get("qid") is None else str(row["qid"]), fault=fault)
-    elif several is None:
-        yield _entry(number, row, row["level"], row["negative"], row.get("masked_query"))
-    else:
+        yield Negative("" if qid is None else str(qid), value=line, fault=fault)
+        return
+    levels: list[tuple[Any, Any, Any]] = [(row.get("level"), row.get("negative"), row.get("masked_query"))]
+    if several is not None:
         masked = row.get("masked_queries")
         masked = masked if isinstance(masked, list) and len(masked) == len(several) else [None] * len(several)
-        for level, (text, mask) in enumerate(zip(several, masked, strict=True), 1):
-            yield _entry(number, row, level, text, mask)
-
-
-def _entry(line: int, row: Row, level: Any, text: Any, masked: Any) -> Entry:
-    place, qid = f"level {str(level)[:20]}, line {line}", str(row["qid"])
-    if not is_text(text):
-        return Entry(place, qid, fault="negative is no text")
-    text, changes = clean_text(text)
-    whole, similarity = WHOLE.fullmatch(str(level).strip()), row.get("similarity")
-    query = row["query"] if is_text(row.get("query")) else ""
-    return Entry(
-        f"{place}: {text}",
-        qid,
-        int(whole[1]) if whole else 0,
-        text,
-        clean_text(query)[0],
-        vid=str(row.get("vid") or qid),
-        masked=masked if is_text(masked) else None,
-        provider=str(row.get("provider") or ""),
-        similarity=similarity if isinstance(similarity, float | int) else None,
-        changes=changes,
-    )
+        levels = list(zip(range(1, len(several) + 1), several, masked, strict=True))
+    for level, given, mask in levels:
+        place, whole = f"level {str(level)[:20]}, {line}", WHOLE.fullmatch(str(level).strip())
+        if not is_text(given):
+            yield Negative(str(qid), value=place, fault="negative is no text")
+            continue
+        text, changes = clean_text(given)
+        query, similarity = row.get("query", ""), row.get("similarity")
+        yield Negative(
+            str(qid),
+            str(row.get("vid") or qid),
+            int(whole[1]) if whole else 0,
+            clean_text(query)[0] if is_text(query) else "",
+            text,
+            str(row.get("provider") or "file"),
+            mask if is_text(mask) else None,
+            similarity=similarity if isinstance(similarity, float | int) else None,
+            value=f"{place}: {text}",
+            changes=changes,
+        )
 
 
 def inert(cell: str) -> str:

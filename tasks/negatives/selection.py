@@ -5,7 +5,7 @@ providers, whose SentenceBERT cosine falls from level to level, each with the wo
 levels as fit together. docs/does-it-help.md has other criteria that were tried: models learned less from them.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -140,9 +140,9 @@ class NegativesStage(Stage):
 
     def queries_of_videos(self, annotations: pa.Table) -> dict[str, set[str]]:
         """Return the lemmatised queries of each video of a part."""
-        videos: dict[str, set[str]] = {}
+        videos = defaultdict[str, set[str]](set)
         for row in annotations.select(["vid", "query"]).to_pylist():
-            videos.setdefault(row["vid"], set()).add(self.leakage.lemmatised(row["query"]))
+            videos[row["vid"]].add(self.leakage.lemmatised(row["query"]))
         return videos
 
     def is_negative(self, query: str, same_video: set[str], level: int, approved: Candidate) -> bool:
@@ -154,12 +154,12 @@ class NegativesStage(Stage):
 
         The rows of a query have rising levels; `words` has the tokens of each text in lower case.
         """
-        natural, least = self.human_text[1].score(words), dict[str, float]()
+        natural, least = self.human_text[1].score(words), defaultdict[str, float](lambda: np.inf)
         for row in rows:
             qid, similarity = row["qid"], row["similarity"]
             row["checks"] += ["ceiling"] if similarity <= self.choosing.ceiling else []
-            row["checks"] += ["falling"] if similarity < least.get(qid, np.inf) else []
-            least[qid] = min(similarity, least.get(qid, np.inf))
+            row["checks"] += ["falling"] if similarity < least[qid] else []
+            least[qid] = min(similarity, least[qid])
             row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
 
 
@@ -295,11 +295,11 @@ class ChosenNegatives(NegativesStage):
         choices = choose(queries, vectors, encoder, self.choosing.ceiling)
         rows, rejected, notes = list[dict[str, Any]](), [], Counter[str]()
         for query in queries:
-            qid, own = query.masked.qid, list[dict[str, Any]]()
-            chosen = choices.get(qid, {})
+            qid, own, chosen = query.masked.qid, list[dict[str, Any]](), choices.get(query.masked.qid, {})
             for level, edit in query.edits.items():
                 chosen[level] = edit, cosine(vectors[query.text], encoder([edit.text])[0])
-            words = {query.text: [token["text"].lower() for token in query.masked.tokens]}
+            tokens = [token["text"].lower() for token in query.masked.tokens]
+            words = {query.text: tokens}
             for level in sorted({*query.candidates, *query.edits}):
                 refusals = query.candidates[level].refusals if level in query.candidates else {}
                 for reason, count in refusals.items():
@@ -310,7 +310,12 @@ class ChosenNegatives(NegativesStage):
                     continue
                 candidate, similarity = chosen[level]
                 changed, checks = candidate.words, list(self.checks.names)
-                words[candidate.text] = self._tokens_of(query, level, candidate)
+                if candidate.verdict == EDIT:
+                    words[candidate.text] = self.tokenise(candidate.text)
+                else:
+                    filled = zip(query.masked.levels[level - 1], candidate.words, strict=True)
+                    of_slots = {slot.token: word for slot, word in filled}
+                    words[candidate.text] = [of_slots.get(place, word) for place, word in enumerate(tokens)]
                 if candidate.verdict:
                     notes[f"by a reviewer, level {level}: {candidate.verdict}"] += 1
                     about = qid, query.masked.tokens, level, query.same_video
@@ -329,12 +334,12 @@ class ChosenNegatives(NegativesStage):
         videos = self.queries_of_videos(annotations)
         rows = {row["qid"]: row for row in annotations.select(["qid", "vid", "query"]).to_pylist()}
         gathered = {it.qid: Query(it, rows[it.qid]["query"], same_video=videos[rows[it.qid]["vid"]]) for it in queries}
-        filled: dict[tuple[str, int], list[Candidate]] = {}
+        filled = defaultdict[tuple[str, int], list[Candidate]](list)
         for table in fills:
             names = ["qid", "level", "negative", "words", "provider", "model"]
             for batch in table.filter(pc.equal(table["status"], FILLED)).select(names).to_batches(1 << 14):
                 for qid, level, text, words, provider, model in zip(*batch.to_pydict().values(), strict=True):
-                    filled.setdefault((qid, level), []).append(Candidate(text, tuple(words), provider, model))
+                    filled[qid, level].append(Candidate(text, tuple(words), provider, model))
         for (qid, level), several in filled.items():
             gathered[qid].candidates[level] = Candidates(several, partial(self._refusal, gathered[qid], level))
         for query in gathered.values():
@@ -360,11 +365,3 @@ class ChosenNegatives(NegativesStage):
         if self.verdicts.rejects(query.masked.qid, query.text, text):
             return REJECTED
         return self.checks.refusal(query.masked, level, query.same_video, words, text)
-
-    def _tokens_of(self, query: Query, level: int, candidate: Candidate) -> list[str]:
-        if candidate.verdict == EDIT:
-            return self.tokenise(candidate.text)
-        tokens = [token["text"].lower() for token in query.masked.tokens]
-        for slot, word in zip(query.masked.levels[level - 1], candidate.words, strict=True):
-            tokens[slot.token] = word
-        return tokens

@@ -7,7 +7,7 @@ enforced; a sentence with as many tokens as its query has a slot for each token 
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.rows import TRAINING
 from penumbra.tasks.negatives.checks import Candidate, normal_form, sentence_fault
-from penumbra.tasks.negatives.files import Entry, NegativesError, digest_of, read_entries
+from penumbra.tasks.negatives.files import Negative, NegativesError, digest_of, read_negatives
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, Queries
 from penumbra.tasks.negatives.reviews import REJECTED
 from penumbra.tasks.negatives.selection import LEVELS, STAGE, Choosing, NegativesStage
@@ -55,10 +55,10 @@ class SentenceNegatives(NegativesStage):
         return f"{self.name}: {self.sourcing.source}"
 
     def parameters(self) -> dict[str, Any]:
-        return {**self.sourcing.determines(), **self.choosing.model_dump(mode="json")}
+        return self.sourcing.determines() | self.choosing.model_dump(mode="json")
 
     def determines(self) -> dict[str, Any]:
-        return {**self.sourcing.determines(), **self.choosing.model_dump(mode="json", exclude_defaults=True)}
+        return self.sourcing.determines() | self.choosing.model_dump(mode="json", exclude_defaults=True)
 
     @cached_property
     def vectors(self) -> dict[str, Vectors]:
@@ -179,19 +179,20 @@ class ImportedNegatives(SentenceNegatives):
         return {row["qid"]: row["split"] for row in Store().rows(self.annotations, ["qid", "split"])}
 
     @cached_property
-    def entries(self) -> dict[str, list[Entry]]:
+    def entries(self) -> dict[str, list[Negative]]:
         """The file's negatives of each training query, by level, and under '' those of no training query.
 
         Raises `NegativesError` if there are only the latter: then the file belongs to another data set.
         """
         if self.imported:
+            columns = ["qid", "level", "negative"]
             read = [
-                Entry(f"level {row['level']}: {row['negative']}", row["qid"], row["level"], row["negative"])
-                for row in Store().rows(self.imported, ["qid", "level", "negative"])
+                Negative(**row, value=f"level {row['level']}: {row['negative']}")
+                for row in Store().rows(self.imported, columns)
             ]
         else:
-            read = read_entries(self.path)
-        by_query = defaultdict[str, list[Entry]](list)
+            read = read_negatives(self.path)
+        by_query = defaultdict[str, list[Negative]](list)
         for entry in sorted(read, key=lambda entry: entry.level):
             by_query[entry.qid if self.splits.get(entry.qid) == TRAINING else ""].append(entry)
         if by_query.keys() == {""}:
@@ -202,32 +203,25 @@ class ImportedNegatives(SentenceNegatives):
         return by_query
 
     def sentences(self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]) -> tuple[Chosen, list[Row]]:
-        chosen, rejected, origin = Chosen(), list[Row](), (self.sourcing.source, self.path.name)
+        chosen, rejected = defaultdict[str, dict[int, Candidate]](dict), list[Row]()
         for entry in self.entries.get("", ()) if piece == 0 else ():
             split = self.splits.get(entry.qid)
             reason = f"its query is of split {split}, not of train" if split else "no query has its qid"
             rejected.append(rejection(entry.qid, STAGE, entry.fault or reason, entry.value))
         for query in queries:
-            own = chosen.setdefault(query["qid"], {})
-            for entry in self.entries.get(query["qid"], ()):
-                if reason := self._fault(entry, query["query"], own):
-                    rejected.append(rejection(entry.qid, STAGE, reason, entry.value))
-                else:
-                    own[entry.level] = Candidate(entry.text, (), *origin, changes=entry.changes)
+            qid, text, own = query["qid"], query["query"], chosen[query["qid"]]
+            for entry in self.entries.get(qid, ()):
+                reason = entry.fault or ("" if entry.level in LEVELS else "level is not 1, 2 or 3")
+                reason = reason or ("its query has another of this level" if entry.level in own else "")
+                if not reason and entry.query and normal_form(entry.query) != normal_form(text):
+                    reason = "its query is not what the data set has under its qid"
+                reason = reason or sentence_fault(entry.negative, text)
+                if reason := reason or (REJECTED if self.verdicts.rejects(qid, text, entry.negative) else ""):
+                    rejected.append(rejection(qid, STAGE, reason, entry.value))
+                    continue
+                origin = self.sourcing.source, self.path.name
+                own[entry.level] = Candidate(entry.negative, (), *origin, changes=entry.changes)
         return chosen, rejected
-
-    def _fault(self, entry: Entry, query: str, levels: Collection[int]) -> str:
-        """Return why an entry can't be a negative of a query that has negatives of these levels, or ''."""
-        if entry.fault:
-            return entry.fault
-        if entry.level not in LEVELS:
-            return "level is not 1, 2 or 3"
-        if entry.level in levels:
-            return "its query has another of this level"
-        if entry.query and normal_form(entry.query) != normal_form(query):
-            return "its query is not what the data set has under its qid"
-        is_rejected = self.verdicts.rejects(entry.qid, query, entry.text)
-        return sentence_fault(entry.text, query) or (REJECTED if is_rejected else "")
 
 
 def make_sentence_negatives(

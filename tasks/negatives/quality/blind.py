@@ -41,7 +41,7 @@ def write_sheet(store: Store, references: Sequence[str], count: int, seed: int, 
             raise NegativesError(f"{file} exists already, perhaps filled in: name another with --output")
     rows = []
     for origin in dict.fromkeys(references):
-        negatives = [row for part in find_negatives(store, origin).parts() for row in part]
+        negatives = find_negatives(store, origin).rows()
         texts = {(row.qid, row.level): row.negative for row in reversed(negatives)}
         for row in negatives:
             before = [texts[row.qid, level] for level in range(1, row.level) if (row.qid, level) in texts]

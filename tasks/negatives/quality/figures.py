@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples, wilson
+from penumbra.tasks.negatives.files import Negative
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey, Trigrams
-from penumbra.tasks.negatives.quality.negatives import Negative, Reference, words_of
+from penumbra.tasks.negatives.quality.negatives import Reference, words_of
 from penumbra.tasks.text.relations import Relation, Tokens, relations
 
 ALL, CONTROL, QUERIES = "all", "control: ", "originals"
@@ -46,6 +47,11 @@ class Verdict(IntEnum):
     LESS = 2
     NATURAL = 3
     READ = 4  # no judge but the one that chose the words
+
+
+def texts_of(*rows: Negative) -> list[str]:
+    """Return the queries and negatives of rows, each text once."""
+    return sorted({text for row in rows for text in (row.query, row.negative)})
 
 
 def providers_of(places: pd.DataFrame) -> list[str]:
@@ -103,8 +109,6 @@ class Figures:
         for level, name, chosen, videos in groups_of(places):
             for metric, (counted, out_of) in columns.items():
                 known = out_of[chosen] > 0
-                if not known.any():
-                    continue
                 numerators, denominators = (it[chosen][known].astype(np.float64) for it in (counted, out_of))
                 found = self.resamples.ratio(videos[known], numerators, denominators)
                 if found.value in (0, 1) and found.low == found.high:
@@ -143,8 +147,7 @@ class Figures:
             self.put(level, name, "rows", Estimate(float(len(chosen))))
         for level, name, chosen, videos in groups_of(places):
             for metric, counted in totals.items():
-                total = self.resamples.total(videos, counted[chosen].astype(np.float64))
-                self.put(level, name, metric, total)
+                self.put(level, name, metric, self.resamples.total(videos, counted[chosen].astype(np.float64)))
 
     def put_similarity(self, qids: Sequence[str], cosines: Floats, places: pd.DataFrame) -> None:
         """Add the mean cosine to the query, the share of paraphrases, and whether cosines fall from level to level."""
@@ -165,22 +168,19 @@ class Figures:
         for name in providers_of(places):
             is_own = (queries["providers"] == 1) & (queries["provider"] == name)
             mine = queries[(queries["size"] > 1) & ((name == ALL) | is_own)]
-            if len(mine):
-                falls = mine["falls"].to_numpy(np.float64)
-                share = self.resamples.ratio(mine["video"].to_numpy(), falls, np.ones(len(mine)))
-                self.put(EVERY_LEVEL, name, "hierarchy", share)
+            falls = mine["falls"].to_numpy(np.float64)
+            share = self.resamples.ratio(mine["video"].to_numpy(), falls, np.ones(len(mine)))
+            self.put(EVERY_LEVEL, name, "hierarchy", share)
 
-    def put_blind_auc(self, rows: Rows, unit: str) -> None:
+    def put_blind_auc(self, rows: Rows, unit: str = "words") -> None:
         for level, name, chosen, videos in groups_of(self.places(rows)):
-            if len(chosen) < MIN_ROWS:
-                continue
-            queries, negatives = [rows[i].query for i in chosen], [rows[i].negative for i in chosen]
-            if area := blind_auc(queries, negatives, videos, self.resamples, unit):
+            texts = [rows[i].query for i in chosen], [rows[i].negative for i in chosen]
+            if len(chosen) >= MIN_ROWS and (area := blind_auc(*texts, videos, self.resamples, unit)):
                 self.put(level, name, "blind_auc" if unit == "words" else f"blind_auc.{unit}", area)
 
     def put_plausibility(self, rows: Rows, randoms: Rows, human: Sequence[str], metric: str) -> None:
         """Add plausibility by a model of human text, in comparison with these random fills."""
-        texts = sorted({text for row in (*rows, *randoms) for text in (row.query, row.negative)})
+        texts = texts_of(*rows, *randoms)
         means = KneserNey(Trigrams(map(words_of, human))).log_probability([*map(words_of, texts)])
         self.put_place_between(rows, randoms, dict(zip(texts, means.tolist(), strict=True)), metric)
 

@@ -26,7 +26,7 @@ from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 from penumbra.tasks.data.rows import MASK, TRAINING
 from penumbra.tasks.negatives.checks import LeakageFilter, may_be_true, normal_form, queries_with_tokens
-from penumbra.tasks.negatives.files import NegativesError, read_entries
+from penumbra.tasks.negatives.files import Negative, NegativesError, read_negatives
 from penumbra.tasks.negatives.fills import FILLED
 from penumbra.tasks.negatives.providers import Slot
 from penumbra.tasks.stage import Stage, build
@@ -43,21 +43,6 @@ UNIT = re.compile(rf"(?:{MASK}|[a-z'])+")
 MASK_OR_WORD = re.compile(rf"{MASK}|[a-z']+")
 
 
-@dataclass(frozen=True, slots=True)
-class Negative:
-    """One negative and its query; masked query, slots and similarity (cosine) if they are known."""
-
-    qid: str
-    vid: str
-    level: int
-    query: str
-    negative: str
-    provider: str
-    masked: str | None = None
-    slots: tuple[Slot, ...] | None = None
-    similarity: float | None = None
-
-
 @dataclass(frozen=True)
 class AnnotatedDataset:
     """The queries of a data set and their tokens: artifacts of the store, or the queries of a file of negatives."""
@@ -67,6 +52,10 @@ class AnnotatedDataset:
     annotations: Artifact | None = None
     tags: Artifact | None = None
     tables: list[tuple[pa.Table, pa.Table]] = field(default_factory=list)
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return tuple(filter(None, (self.annotations, self.tags)))
 
     def annotated(self) -> Iterable[tuple[pa.Table, pa.Table]]:
         if self.annotations is None or self.tags is None:
@@ -96,10 +85,11 @@ class ArtifactNegatives:
         annotations = self.ancestors["annotations"][0]
         return AnnotatedDataset(self.store, annotations.dataset, annotations, self.ancestors["tags"][0])
 
-    def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
-        """Yield the rows of each part, of all queries or of these."""
+    def rows(self, queries: Collection[str] | None = None) -> list[Negative]:
+        """Return the rows of all queries, or of these."""
         wanted = None if queries is None else pa.array(queries, pa.string())
-        yield from (self.part(index, wanted) for index in range(len(self.store.manifest(self.artifact).parts)))
+        parts = range(len(self.store.manifest(self.artifact).parts))
+        return [row for index in parts for row in self.part(index, wanted)]
 
     def part(self, index: int, queries: pa.Array | None = None) -> list[Negative]:
         """Return the rows of a part, of all queries or of these; of the fills of a query and level the first."""
@@ -114,19 +104,17 @@ class ArtifactNegatives:
         if not len(negatives):
             return []
         about = {row["qid"]: row for row in read(self.ancestors["annotations"][0], ["qid", "vid", "query"]).to_pylist()}
-        masks: dict[Any, tuple[str, tuple[Slot, ...]]] = {}
+        masks: dict[Any, dict[str, Any]] = {}
         if "masks" in self.ancestors:
             tags = read(self.ancestors["tags"][0], ["qid", "tokens"])
             lemmas = {row["qid"]: [token["lemma"] for token in row["tokens"]] for row in tags.to_pylist()}
             for row in read(self.ancestors["masks"][0], ["qid", "level", "masked_query", "slots"]).to_pylist():
                 slots = tuple(Slot(**slot, lemma=lemmas[row["qid"]][slot["token"]]) for slot in row["slots"])
-                masks[row["qid"], row["level"]] = row["masked_query"], slots
-        rows = []
-        for row in (negatives if is_chosen else first_fills(negatives)).to_pylist():
-            query, (masked, own_slots) = about[row["qid"]], masks.get((row["qid"], row["level"]), (None, None))
-            place = row["qid"], query["vid"], row["level"], query["query"]
-            rows.append(Negative(*place, row["negative"], row["provider"], masked, own_slots, row.get("similarity")))
-        return rows
+                masks[row["qid"], row["level"]] = {"masked": row["masked_query"], "slots": slots}
+        rows = negatives if is_chosen else first_fills(negatives).drop_columns("status")
+        return [
+            Negative(**row | about[row["qid"]] | masks.get((row["qid"], row["level"]), {})) for row in rows.to_pylist()
+        ]
 
 
 def first_fills(fills: pa.Table) -> pa.Table:
@@ -140,25 +128,42 @@ def first_fills(fills: pa.Table) -> pa.Table:
 class FileNegatives:
     """The rows of a file, or of the Parquet files of a folder."""
 
+    store: Store
     path: Path
+    artifact = None
 
     @cached_property
-    def rows(self) -> list[Negative]:
+    def every(self) -> list[Negative]:
         """All rows; raises `NegativesError` that names the first row that is no negative."""
-        rows = []
-        for entry in read_entries(self.path):
-            fault = entry.fault or ("" if entry.query else "its query is missing")
-            fault = fault or ("" if entry.level else "level is no whole number from 1 on")
-            if fault := fault or ("" if entry.text else "negative is empty"):
-                place = entry.value.partition(": ")[0]
-                raise NegativesError(f"{self.path}, {place}: {fault}: correct the row or delete it")
-            about = entry.qid, entry.vid, entry.level, entry.query, entry.text, entry.provider or "file"
-            rows.append(Negative(*about, masked=entry.masked, similarity=entry.similarity))
+        rows = read_negatives(self.path)
+        for row in rows:
+            fault = row.fault or ("" if row.query else "its query is missing")
+            fault = fault or ("" if row.level else "level is no whole number from 1 on")
+            if fault := fault or ("" if row.negative else "negative is empty"):
+                raise NegativesError(
+                    f"{self.path}, {row.value.partition(': ')[0]}: {fault}: correct the row or delete it"
+                )
         return rows
 
-    def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
-        """Yield all rows at once, of all queries or of these."""
-        yield self.rows if queries is None else [row for row in self.rows if row.qid in queries]
+    def rows(self, queries: Collection[str] | None = None) -> list[Negative]:
+        """Return the rows of all queries, or of these."""
+        return self.every if queries is None else [row for row in self.every if row.qid in queries]
+
+    def dataset(self) -> AnnotatedDataset:
+        """Return the data set that the file belongs to, or else its queries, all of them as training queries."""
+        first = self.every[0]
+        for manifest in reversed(self.store.find(stage=ANNOTATIONS)):
+            for part in self.store.parts(self.store.reference(manifest), ["qid", "query"]):
+                if {"qid": first.qid, "query": first.query} in part.to_pylist():
+                    return dataset_named(self.store, manifest.dataset)
+        name = self.path.resolve().parent.name
+        if NAME.match(name) and (data_folder() / name).is_dir():
+            return dataset_named(self.store, name)
+        others = {"split": TRAINING, "duration": 0.0, "windows": [], "novel": [], "saliency": None}
+        queries = {row.qid: {"qid": row.qid, "vid": row.vid, "query": row.query, **others} for row in self.every}
+        annotations = table_of(ANNOTATIONS, list(queries.values()))
+        tags = tag_part(annotations, load_pipeline(SHIPPED_PIPELINE)).rows
+        return AnnotatedDataset(self.store, UNNAMED, tables=[(annotations, tags)])
 
 
 def find_negatives(store: Store, reference: str) -> ArtifactNegatives | FileNegatives:
@@ -169,7 +174,7 @@ def find_negatives(store: Store, reference: str) -> ArtifactNegatives | FileNega
         root = Store(str(path.resolve().parents[2]))
         return ArtifactNegatives(root, root.reference(manifest))
     if path.exists():
-        return FileNegatives(path)
+        return FileNegatives(store, path)
     if "/" not in reference or path.suffix:
         raise NegativesError(f"no file {reference}: give a file of negatives, or DATASET/negatives of the store")
     return ArtifactNegatives(store, store.resolve(reference))
@@ -187,26 +192,10 @@ def dataset_named(store: Store, name: str) -> AnnotatedDataset:
             raise
         tags = store.newest(name, TAGS)
         annotations = next(p for p in store.manifest(tags).parents if p.stage == ANNOTATIONS)
-        return AnnotatedDataset(store, name, annotations, tags)
-    annotations = build(Annotations(dataset))
-    return AnnotatedDataset(store, name, annotations, build(Tags(annotations, Tagging())))
-
-
-def dataset_of_file(store: Store, negatives: FileNegatives) -> AnnotatedDataset:
-    """Return the data set that a file belongs to, or else its queries, all of them as training queries."""
-    first = negatives.rows[0]
-    for manifest in reversed(store.find(stage=ANNOTATIONS)):
-        for part in store.parts(store.reference(manifest), ["qid", "query"]):
-            if (first.qid, first.query) in zip(part["qid"].to_pylist(), part["query"].to_pylist(), strict=True):
-                return dataset_named(store, manifest.dataset)
-    name = negatives.path.resolve().parent.name
-    if NAME.match(name) and (data_folder() / name).is_dir():
-        return dataset_named(store, name)
-    others = {"split": TRAINING, "duration": 0.0, "windows": [], "novel": [], "saliency": None}
-    queries = {row.qid: {"qid": row.qid, "vid": row.vid, "query": row.query, **others} for row in negatives.rows}
-    annotations = table_of(ANNOTATIONS, list(queries.values()))
-    tags = tag_part(annotations, load_pipeline(SHIPPED_PIPELINE)).rows
-    return AnnotatedDataset(store, UNNAMED, tables=[(annotations, tags)])
+    else:
+        annotations = build(Annotations(dataset))
+        tags = build(Tags(annotations, Tagging()))
+    return AnnotatedDataset(store, name, annotations, tags)
 
 
 # -- the data set as a reference, and the stage `measures` ------------------------------------------------------------
@@ -355,7 +344,7 @@ class Measures(Stage):
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        return tuple(it for it in (self.negatives.artifact, self.data.annotations, self.data.tags) if it)
+        return self.negatives.artifact, *self.data.artifacts
 
     def inputs(self) -> dict[str, str]:
         return wordnet_inputs()

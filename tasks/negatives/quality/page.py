@@ -1,5 +1,6 @@
 """The quality report as a page for people: a table for each provider and control."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, 
 
 FiguresByName = dict[tuple[int, str, str], float]  # by level, provider and metric
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # a header, and rows
-COUNT = ",.0f"
+VERDICT, LEAKS = "verdict", "leaks."  # the latter before the name of a split
 MEASURES = yaml.safe_load(Path(__file__).with_name("measures.yaml").read_text("utf-8"))  # form and title of each
-LEAKS = "leaks."  # before the name of a split
 SCALED = (NATURALNESS, "plausibility", "plausibility.examples")  # 0 as random fills, 1 as the queries
 WORDS = {
     Verdict.TOO_FEW: "too few sentences to say",
@@ -40,41 +40,41 @@ def newest_verdict(store: Store, negatives: Artifact) -> str:
 
 def verdict_line(figures: FiguresByName) -> str:
     """Return the verdicts on all providers' negatives in one line, equal ones together; '' without any."""
-    by_words: dict[str, list[str]] = {}
-    for (level, name, metric), value in sorted(figures.items()):
-        if (name, metric) == (ALL, "verdict"):
-            by_words.setdefault(WORDS[Verdict(round(value))], []).append(str(level))
+    levels = defaultdict[str, list[str]](list)
+    for level, name, metric in sorted(figures):
+        if (name, metric) == (ALL, VERDICT):
+            levels[cell(figures, level, ALL, VERDICT)].append(str(level))
     lines = []
-    for words, levels in by_words.items():
-        *first, last = levels
+    for words, (*first, last) in levels.items():
         lines.append(f"levels {', '.join(first)} and {last}: {words}" if first else f"level {last}: {words}")
     return "; ".join(lines)
 
 
-def cell(figures: FiguresByName, level: int, provider: str, metric: str, form: str) -> str:
-    """Return a figure with its interval in a form; a dash if it is unknown, or its interval wider than the scale."""
+def cell(figures: FiguresByName, level: int, provider: str, metric: str) -> str:
+    """Return a figure with its interval; a dash if it is unknown, or its interval wider than the scale."""
     value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
+    form = MEASURES[metric][0] if metric in MEASURES else ",.0f"
     if value is None:
         return "–"
-    if metric in SCALED and low is not None and high is not None and high - low > WIDEST:
+    if metric == VERDICT:
+        return WORDS[Verdict(round(value))]
+    if low is None or high is None or (low, high) == (value, value):
+        return f"{value:{form}}"
+    if metric in SCALED and high - low > WIDEST:
         return "– (too few sentences)"
-    has_interval = low is not None and high is not None and (low, high) != (value, value)
-    return f"{value:{form}} ({low:{form}} to {high:{form}})" if has_interval else f"{value:{form}}"
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
 def provider_table(figures: FiguresByName, provider: str) -> Table:
     """Return all figures of a provider: a row for each measure, a column for each level."""
-    names = {(level, metric) for level, name, metric in figures if name == provider}
-    others = {m for _, m in names if m.startswith(LEAKS) and not m.endswith((".low", ".high"))} - MEASURES.keys()
-    of_splits = {m: (COUNT, f"leaks of the split {m.removeprefix(LEAKS)}, rows") for m in sorted(others)}
-    measures = MEASURES | of_splits
-    levels = sorted({level for level, metric in names if metric in measures}, key=lambda it: (it == EVERY_LEVEL, it))
-    rows = [
-        (title, *(cell(figures, level, provider, metric, form) for level in levels))
-        for metric, (form, title) in measures.items()
-        if any((level, metric) in names for level in levels)
-    ]
-    return ("measure", *(f"level {level}" if level else "all levels" for level in levels)), rows
+    known = {metric for _, name, metric in figures if name == provider and not metric.endswith((".low", ".high"))}
+    splits = sorted(metric for metric in known - MEASURES.keys() if metric.startswith(LEAKS))
+    titles = {metric: title for metric, (_, title) in MEASURES.items() if metric in known}
+    titles |= {metric: f"leaks of the split {metric.removeprefix(LEAKS)}, rows" for metric in splits}
+    levels = {level for level, name, metric in figures if name == provider and metric in titles}
+    columns = sorted(levels, key=lambda it: (it == EVERY_LEVEL, it))
+    rows = [(title, *(cell(figures, it, provider, metric) for it in columns)) for metric, title in titles.items()]
+    return ("measure", *(f"level {level}" if level else "all levels" for level in columns)), rows
 
 
 def figure_tables(figures: FiguresByName) -> list[tuple[str, Table]]:
@@ -84,13 +84,11 @@ def figure_tables(figures: FiguresByName) -> list[tuple[str, Table]]:
     makers = sorted(providers - {ALL, *controls})
     chosen = [ALL, *(makers if len(makers) > 1 else [])]
     tables = [(provider, provider_table(figures, provider)) for provider in (*chosen, *controls)]
-    levels = sorted({level for level, _, metric in figures if metric == "verdict"})
-    verdicts = []
-    for name in chosen:
-        found = (figures.get((level, name, "verdict")) for level in levels)
-        verdicts.append((name, *("–" if it is None else WORDS[Verdict(round(it))] for it in found)))
-    header = ("negatives", *(f"level {level}" for level in levels))
-    return [("verdict", (header, verdicts)), *tables] if levels else tables
+    levels = sorted({level for level, _, metric in figures if metric == VERDICT})
+    if not levels:
+        return tables
+    verdicts = [(name, *(cell(figures, level, name, VERDICT) for level in levels)) for name in chosen]
+    return [(VERDICT, (("negatives", *(f"level {level}" for level in levels)), verdicts)), *tables]
 
 
 def write_page(store: Store, quality: Artifact) -> str:

@@ -9,7 +9,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +27,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.data.rows import MASK
-from penumbra.tasks.negatives.files import NegativesError
+from penumbra.tasks.negatives.files import Negative, NegativesError
 from penumbra.tasks.negatives.language_model import LanguageModel
 from penumbra.tasks.negatives.language_model_weights import INSTALL, SMALL_MODEL, is_at_hand, weights_digest
 from penumbra.tasks.negatives.parameters import QualityConfig
@@ -42,6 +41,7 @@ from penumbra.tasks.negatives.quality.figures import (
     RANDOM_FILLS,
     Figures,
     Rows,
+    texts_of,
 )
 from penumbra.tasks.negatives.quality.negatives import (
     MEASURES,
@@ -49,10 +49,8 @@ from penumbra.tasks.negatives.quality.negatives import (
     ArtifactNegatives,
     FileNegatives,
     Measures,
-    Negative,
     Reference,
     dataset_named,
-    dataset_of_file,
     example_sentences,
     find_negatives,
     measure,
@@ -97,20 +95,15 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
 
 def likelihoods(rows: Iterable[Negative], judge: LanguageModel) -> dict[str, float]:
     """Return the log-likelihood a word of each negative and each query, NaN where the model can't read it."""
-    texts = sorted({text for row in rows for text in (row.query, row.negative)})
+    texts = texts_of(*rows)
     scored = zip(texts, judge.log_probabilities(texts), strict=True)
     return {text: round(total / max(1, len(words_of(text))), 3) for text, total in scored}
 
 
-def has_human_text(reference: Reference) -> bool:
-    """Return whether there is enough human text for plausibility and relations."""
-    return len(reference.human) >= MIN_HUMAN
-
-
 def own_providers(source: Source, judge: str) -> set[str]:
     """Return the providers whose words the judge has chosen itself; of a file those called llama, to be safe."""
-    if isinstance(source, FileNegatives):
-        return {row.provider for row in source.rows if row.provider == "llama"}
+    if source.artifact is None:
+        return {row.provider for row in source.rows() if row.provider == "llama"}
     makers = {(row["provider"], row["model"]) for row in source.store.rows(source.artifact, ["provider", "model"])}
     parameters = json.dumps(source.store.manifest(source.artifact).parameters).lower()
     has_ranked = _weights(judge) in parameters
@@ -127,26 +120,27 @@ def _notes(
 ) -> list[str]:
     """Return who judges, what is not evaluated, and what is evaluated on a sample."""
     number = len(reference.human)
-    text = f"{number:,} other sentences" if has_human_text(reference) else "the examples in WordNet"
-    trigrams = f"a trigram model of {text}"
+    text = f"{number:,} other sentences" if number >= MIN_HUMAN else "the examples in WordNet"
+    trigrams, name = f"a trigram model of {text}", judge.name if judge else config.language_model
     if not judge:
-        how = f"`{INSTALL}`" if config.language_model == SMALL_MODEL else f"`hf download {config.language_model}`"
-        notes = [
-            f"the verdict is that of {trigrams}, and likelihood is left out: the language model "
-            f"{config.language_model} is not at hand, {how} gets it"
-        ]
+        how = f"`{INSTALL}`" if name == SMALL_MODEL else f"`hf download {name}`"
+        judged = (
+            f"the verdict is that of {trigrams}, and likelihood is left out: the language model {name} is not at hand, "
+            f"{how} gets it"
+        )
     elif own:
-        notes = [
-            f"the language model {judge.name} judges, but it has chosen the words of {', '.join(sorted(own))}: "
-            f"{trigrams} decides with it, and likelihood and naturalness flatter these words; --model "
-            "(judging.language_model) names another judge"
-        ]
+        judged = (
+            f"the language model {name} judges, but it has chosen the words of {', '.join(sorted(own))}: {trigrams} "
+            "decides with it, and likelihood and naturalness flatter these words; --model (judging.language_model) "
+            "names another judge"
+        )
     else:
-        notes = [f"the verdict is that of the language model {judge.name}, which has chosen none of the words"]
+        judged = f"the verdict is that of the language model {name}, which has chosen none of the words"
+    notes = [judged]
     left_out = []
     if max(pc.value_counts(measures["level"]).field("counts").to_pylist(), default=0) < MIN_ROWS:
         left_out.append(f"blind AUC (needs {MIN_ROWS} negatives a level)")
-    if not has_human_text(reference):
+    if number < MIN_HUMAN:
         left_out.append(f"plausibility and attested relations (need {MIN_HUMAN} other sentences, there are {number})")
     if left_out:
         notes.append(f"left out, because they mean nothing on so few sentences: {'; '.join(left_out)}")
@@ -191,8 +185,7 @@ class Quality(Stage):
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        own = [self.negatives.artifact] if isinstance(self.negatives, ArtifactNegatives) else []
-        return tuple(it for it in (*own, self.measures, self.data.annotations, self.data.tags) if it)
+        return tuple(filter(None, (self.negatives.artifact, self.measures, *self.data.artifacts)))
 
     def determines(self) -> dict[str, Any]:
         settings = self.judging.model_dump(mode="json", exclude={"judge"}, exclude_defaults=True)
@@ -200,11 +193,10 @@ class Quality(Stage):
 
     def inputs(self) -> dict[str, str]:
         """Return the digests of the file of negatives and of the models."""
-        path = self.negatives.path if isinstance(self.negatives, FileNegatives) else None
-        digests = {f"negatives: {path.name}": file_digest(path)} if path else {}
-        if is_at_hand(self.judging.language_model):
-            digests["language model"] = weights_digest(self.judging.language_model)
-        return {**digests, **encoder_inputs("sentence model", self.encoding.sentence_model)}
+        own, judge = self.negatives, self.judging.language_model
+        digests = {f"negatives: {own.path.name}": file_digest(own.path)} if own.artifact is None else {}
+        digests |= {"language model": weights_digest(judge)} if is_at_hand(judge) else {}
+        return digests | encoder_inputs("sentence model", self.encoding.sentence_model)
 
     def part(self, piece: int) -> Part:
         data, config = self.data, self.judging
@@ -212,7 +204,7 @@ class Quality(Stage):
             reference = Reference(data, with_human=True)
             measures = Store().table(self.measures)
         else:
-            rows = list(chain.from_iterable(self.negatives.parts()))
+            rows = self.negatives.rows()
             reference = Reference(data, {row.query for row in rows}, with_human=True)
             measures = table_of(MEASURES, [measure(row, reference) for row in rows])
         videos = {vid: number for number, vid in enumerate(measures["vid"].unique().to_pylist())}
@@ -223,12 +215,11 @@ class Quality(Stage):
             figures.put_similarity(known["qid"].to_pylist(), known["similarity"].to_numpy(), figures.places(known))
         queries = measures["qid"].unique().to_pylist()
         most = max(MOST_QUERIES, config.sample) if config.sample else len(queries)
-        rows = list(chain.from_iterable(self.negatives.parts(draw(queries, most) if most < len(queries) else None)))
-        qids = {row.qid for row in rows}
-        few_qids = draw(qids, config.sample)
-        few = [row for row in rows if row.qid in few_qids]
+        rows = self.negatives.rows(draw(queries, most) if most < len(queries) else None)
+        drawn = draw({row.qid for row in rows}, config.sample)
+        few = [row for row in rows if row.qid in drawn]
         if not len(known):
-            texts = sorted({text for row in few for text in (row.query, row.negative)})
+            texts = texts_of(*few)
             vectors = dict(zip(texts, encode(texts, self.encoding), strict=True))
             cosines = np.array([float(vectors[row.query] @ vectors[row.negative]) for row in few], dtype=np.float64)
             figures.put_similarity([row.qid for row in few], cosines, figures.places(few))
@@ -251,19 +242,19 @@ class Quality(Stage):
         without, the shipped text judges if there is no language model, or if that has chosen the words (`is_own`).
         """
         randoms, sample, data = list(random_fills(rows, reference)), self.judging.sample, self.data
-        figures.put_blind_auc(rows, "words")
+        figures.put_blind_auc(rows)
         figures.put_blind_auc(few, "characters")
-        figures.put_blind_auc(randoms, "words")
+        figures.put_blind_auc(randoms)
         qids = draw({row.qid for row in rows}, max(sample // CONTROL_DIVISOR, 1) if sample else 0)
         control = [row for row in randoms if row.qid in qids]
         if judge:
             judged = [row for row in few if row.qid in qids]
             figures.put_likelihood(judged, control, likelihoods([*judged, *control], judge))
-        if has_human_text(reference):
+        if len(reference.human) >= MIN_HUMAN:
             figures.put_plausibility(rows, randoms, reference.human, "plausibility")
             first = {row.qid: row for row in reversed(few)}.values()
             own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
-            texts = sorted({text for row in (*few, *control, *own) for text in (row.query, row.negative)})
+            texts = texts_of(*few, *control, *own)
             parser = data.store.manifest(data.tags).parameters["spacy_model"] if data.tags else SHIPPED_PIPELINE
             parsed = dict(zip(texts, tag_texts(texts, load_pipeline(parser)), strict=True))
             figures.put_relations(few, control, parsed, reference.relations)
@@ -295,11 +286,12 @@ def evaluate(negatives: "str | Path | pd.DataFrame", dataset: str | None, settin
     columns of the artifact `negatives`. Raises `NegativesError` if the negatives or the settings are wrong.
     """
     if isinstance(negatives, pd.DataFrame):
-        if lacking := [name for name in COLUMNS if name not in negatives.columns]:
+        known = [name for name in (*COLUMNS, *OPTIONAL) if name in negatives.columns]
+        if lacking := [name for name in COLUMNS if name not in known]:
             raise NegativesError(f"the data frame lacks {', '.join(lacking)}: give what build_negatives gives")
         with TemporaryDirectory(prefix="penumbra-") as folder:
             file = Path(folder) / "negatives.parquet"
-            negatives[[it for it in (*COLUMNS, *OPTIONAL) if it in negatives.columns]].to_parquet(file, index=False)
+            negatives[known].to_parquet(file, index=False)
             return evaluate(file, dataset, settings)
     try:
         config = QualityConfig(**{name: value for name, value in settings.items() if value is not None})
@@ -308,9 +300,6 @@ def evaluate(negatives: "str | Path | pd.DataFrame", dataset: str | None, settin
         raise NegativesError(f"{first['loc'][0]}: {first['msg']} (was {first['input']!r})") from None
     store = Store()
     found = find_negatives(store, str(negatives))
-    if dataset:
-        data = dataset_named(store, dataset)
-    else:
-        data = dataset_of_file(store, found) if isinstance(found, FileNegatives) else found.dataset()
+    data = dataset_named(store, dataset) if dataset else found.dataset()
     measures = build(Measures(found, data)) if isinstance(found, ArtifactNegatives) else None
     return build(Quality(found, measures, data, Encoding(), config))

@@ -19,7 +19,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.negatives.export import SCHEMA, export_rows, shortest_float
-from penumbra.tasks.negatives.files import read_entries
+from penumbra.tasks.negatives.files import read_negatives
 from tests import rows
 from tests.rows import annotation, negative
 from tests.terminal import penumbra, printed, python
@@ -129,8 +129,13 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tm
     assert row["query"] == "'=1+1 opens, the door"
     assert row["negative"] == '\'@SUM(A1) "quoted"'
     assert (row["words"], row["similarity"]) == ('["-cmd", "Tür"]', "-0.25")
-    [entry] = read_entries(file)
-    assert (entry.qid, entry.level, entry.query, entry.text) == ("a1", 1, "=1+1 opens, the door", '@SUM(A1) "quoted"')
+    [entry] = read_negatives(file)
+    assert (entry.qid, entry.level, entry.query, entry.negative) == (
+        "a1",
+        1,
+        "=1+1 opens, the door",
+        '@SUM(A1) "quoted"',
+    )
 
 
 @pytest.mark.parametrize("format_", ["csv", "parquet", "hf"])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penumbra.tasks.negatives.files import NegativesError, inert, not_inert, read_entries
+from penumbra.tasks.negatives.files import NegativesError, inert, not_inert, read_negatives
 
 SHINE = {"qid": "q", "query": "a person runs.", "recomposed_queries": ["a person sits.", "a dog sits.", "a dog eats."]}
 ONE = {"qid": "q", "level": 1, "query": "a person runs.", "negative": "a person sits."}
@@ -35,8 +35,8 @@ def written(folder: Path, content: bytes | str, name: str = "negatives.jsonl") -
     ],
 )
 def test_one_negative_a_row_in_any_form(tmp_path: Path, name: str, content: str, query: str) -> None:
-    [entry] = read_entries(written(tmp_path, content, name))
-    assert (entry.qid, entry.level, entry.text, entry.query) == ("q", 1, "a person sits.", query)
+    [entry] = read_negatives(written(tmp_path, content, name))
+    assert (entry.qid, entry.level, entry.negative, entry.query) == ("q", 1, "a person sits.", query)
     assert not entry.fault
 
 
@@ -52,29 +52,31 @@ def test_one_negative_a_row_in_any_form(tmp_path: Path, name: str, content: str,
     ],
 )
 def test_a_row_that_is_no_negative_costs_itself_alone(tmp_path: Path, row: bytes, fault: str) -> None:
-    found = read_entries(written(tmp_path, json.dumps(SHINE).encode() + b"\n" + row + b"\n" + json.dumps(ONE).encode()))
+    found = read_negatives(
+        written(tmp_path, json.dumps(SHINE).encode() + b"\n" + row + b"\n" + json.dumps(ONE).encode())
+    )
     assert [entry.fault[:38] for entry in found] == ["", "", "", fault[:38], ""]
 
 
 @pytest.mark.parametrize("level", ["x", 1.5, None, True, "\u0663"])
 def test_what_is_no_level_is_none_and_is_shown_as_it_stands(tmp_path: Path, level: object) -> None:
-    [entry] = read_entries(written(tmp_path, json.dumps(ONE | {"level": level})))
+    [entry] = read_negatives(written(tmp_path, json.dumps(ONE | {"level": level})))
     assert entry.level == 0
     assert entry.value == f"level {str(level)[:20]}, line 1: a person sits."
 
 
 def test_a_line_that_is_no_json_is_refused_alone(tmp_path: Path) -> None:
     lines = [json.dumps(ONE), json.dumps(ONE)[:20], json.dumps([ONE])]
-    entries = read_entries(written(tmp_path, "\n".join(lines)))
+    entries = read_negatives(written(tmp_path, "\n".join(lines)))
     assert [entry.fault for entry in entries] == ["", *["line is no JSON object"] * 2]
 
 
 def test_a_row_of_too_many_or_too_few_cells_is_refused_alone(tmp_path: Path) -> None:
     table = "qid,level,negative\nq,1,he sits\nq,2,he sits, and stands\nq,3\nq,3,he lies\n"
-    entries = read_entries(written(tmp_path, table, "a.csv"))
+    entries = read_negatives(written(tmp_path, table, "a.csv"))
     faults = [f"line has {count} fields, and the header 3" for count in (4, 2)]
     assert [entry.fault for entry in entries] == ["", *faults, ""]
-    assert [entry.text for entry in entries] == ["he sits", "", "", "he lies"]
+    assert [entry.negative for entry in entries] == ["he sits", "", "", "he lies"]
 
 
 @pytest.mark.parametrize(
@@ -90,25 +92,25 @@ def test_a_row_of_too_many_or_too_few_cells_is_refused_alone(tmp_path: Path) -> 
 )
 def test_a_file_that_is_none_is_named_at_once(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     with pytest.raises(NegativesError, match=f"{name}:? {reason}") as caught:
-        read_entries(written(tmp_path, content, name))
+        read_negatives(written(tmp_path, content, name))
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     for path in tmp_path / "none.jsonl", tmp_path, Path():
         with pytest.raises(NegativesError, match=f"{path} is no file, and no folder of Parquet files: name one with"):
-            read_entries(path)
+            read_negatives(path)
 
 
 def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
     rows = [ONE | {"vid": "v", "masked_query": "a person <mask>.", "similarity": 0.5}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    lines = read_entries(written(tmp_path, json.dumps(rows[0])))
-    assert read_entries(tmp_path / "a.parquet") == lines
+    lines = read_negatives(written(tmp_path, json.dumps(rows[0])))
+    assert read_negatives(tmp_path / "a.parquet") == lines
     assert (lines[0].vid, lines[0].masked, lines[0].similarity) == ("v", "a person <mask>.", 0.5)
     (tmp_path / "folder").mkdir()
     (tmp_path / "a.parquet").rename(tmp_path / "folder" / "part-0.parquet")
-    assert read_entries(tmp_path / "folder") == lines
+    assert read_negatives(tmp_path / "folder") == lines
 
 
 @pytest.mark.parametrize("text", [*FORMULAS, "a person sits.", "'s", "", "a = b", "1", "'"])

@@ -9,15 +9,9 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.checks import normal_form
+from penumbra.tasks.negatives.files import Negative
 from penumbra.tasks.negatives.quality.figures import Figures, blind_auc
-from penumbra.tasks.negatives.quality.negatives import (
-    AnnotatedDataset,
-    Negative,
-    Reference,
-    fills_of,
-    masked_tokens,
-    words_of,
-)
+from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, Reference, fills_of, masked_tokens, words_of
 from penumbra.tasks.negatives.quality.page import figures_by_name
 from penumbra.tasks.text.relations import Relation, relations
 from tests.rows import annotation

@@ -133,7 +133,7 @@ def test_a_bad_row_is_one_line_with_file_row_and_remedy(tmp_path: Path, line: st
     path = tmp_path / "bad.jsonl"
     path.write_text('{"qid": 0, "query": "a", "negative": "b", "level": 1}\n' + line + "\n")
     with pytest.raises(NegativesError) as caught:
-        _ = FileNegatives(path).rows
+        _ = FileNegatives(Store(), path).every
     text = str(caught.value)
     assert text.startswith(f"{path}, ")
     assert f"line 2: {fault}: correct the row or delete it" in text
@@ -147,6 +147,6 @@ def test_a_reference_to_nothing_is_a_penumbra_error(store: Store, reference: str
 
 
 def test_the_authors_release_keeps_its_template_as_often_as_they_say(shared: Path) -> None:
-    rows = FileNegatives(shared / "data" / "charades-cg" / "shine_release_first200.jsonl").rows
+    rows = FileNegatives(Store(), shared / "data" / "charades-cg" / "shine_release_first200.jsonl").rows()
     kept = Counter(row.level for row in rows if fills_of(row.masked or "", row.negative) is not None)
     assert kept == {1: 177, 2: 184, 3: 163}  # 87 / 92 / 78 % of all 8,281

@@ -8,9 +8,10 @@ import pytest
 
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
+from penumbra.tasks.negatives.files import Negative
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey, Trigrams
 from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, Verdict, decide, verdict_of
-from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, Negative, words_of
+from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, words_of
 from penumbra.tasks.negatives.quality.page import cell, figures_by_name, verdict_line, write_page
 from penumbra.tasks.negatives.quality.report import evaluate as report_on
 from penumbra.tasks.negatives.quality.report import likelihoods, own_providers
@@ -156,6 +157,6 @@ def test_whose_words_an_artifact_has(store: Store) -> None:
 
 def test_a_figure_whose_interval_is_wider_than_its_scale_is_not_shown() -> None:
     figures = {(1, "all", f"plausibility{end}"): value for end, value in (("", 1.1), (".low", -25.9), (".high", 10.2))}
-    assert cell(figures, 1, "all", "plausibility", ".3f") == "– (too few sentences)"
+    assert cell(figures, 1, "all", "plausibility") == "– (too few sentences)"
     figures[1, "all", "plausibility.low"], figures[1, "all", "plausibility.high"] = 0.6, 1.4
-    assert cell(figures, 1, "all", "plausibility", ".3f") == "1.100 (0.600 to 1.400)"
+    assert cell(figures, 1, "all", "plausibility") == "1.100 (0.600 to 1.400)"
