@@ -30,7 +30,6 @@ from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, read_part, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, vectors_by_text
-from penumbra.tasks.text.relations import Tokens
 from penumbra.tasks.text.tags import load_pipeline
 from penumbra.tasks.text.wordnet import wordnet_inputs
 
@@ -125,18 +124,27 @@ class NegativesStage(Stage):
         """Return the tokens of a text in lower case."""
         return [token.text.lower() for token in load_pipeline(self.spacy_model).make_doc(text)]
 
-    def check_sentence(
-        self, qid: str, tokens: Tokens, level: int, queries: set[str], text: str
-    ) -> tuple[tuple[str, ...], list[str]]:
-        """Return the words by which a sentence of as many tokens differs from a query, and the checks it passes."""
-        others = self.tokenise(text)
-        pairs = list(zip(tokens, others, strict=True)) if len(others) == len(tokens) else []
-        apart = [(at, token, other) for at, (token, other) in enumerate(pairs) if token["text"].lower() != other]
-        slots = tuple(Slot(at, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for at, t, _ in apart)
-        words = tuple(other for _, _, other in apart)
-        masked = MaskedQuery(qid, list(tokens), (slots,) * level)  # type: ignore[arg-type]
-        passed = [name for name, reason in self.checks.results(masked, level, queries, words, text) if not reason]
-        return words, passed if "template" in passed else [name for name in passed if name not in SLOT_CHECKS]
+    def row(self, query: "Query", level: int, chosen: Candidate, notes: Counter[str]) -> dict[str, Any]:
+        """Return the row of a negative without its cosine and plausibility; count in `notes` what a reviewer decided.
+
+        A whole sentence has a word and a slot for each token that differs if it has as many tokens as its query, and
+        the checks that it passes. All others have passed all checks.
+        """
+        masked, words, checks = query.masked, chosen.words, list(self.checks.names)
+        if chosen.verdict or not words:
+            others = self.tokenise(chosen.text)
+            pairs = list(zip(masked.tokens, others, strict=True)) if len(others) == len(masked.tokens) else []
+            apart = [(at, token, other) for at, (token, other) in enumerate(pairs) if token["text"].lower() != other]
+            slots = tuple(Slot(at, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for at, t, _ in apart)
+            words = tuple(other for _, _, other in apart)
+            changed = MaskedQuery(masked.qid, masked.tokens, (slots,) * level)
+            results = self.checks.results(changed, level, query.same_video, words, chosen.text)
+            checks = [name for name, reason in results if not reason]
+            checks = checks if "template" in checks else [name for name in checks if name not in SLOT_CHECKS]
+        if chosen.verdict:
+            notes[f"by a reviewer, level {level}: {chosen.verdict}"] += 1
+        about = {"qid": masked.qid, "level": level, "query": query.text, "negative": chosen.text}
+        return about | {"words": words, "provider": chosen.provider, "model": chosen.model, "checks": checks}
 
     def queries_of_videos(self, annotations: pa.Table) -> dict[str, set[str]]:
         """Return the lemmatised queries of each video of a part."""
@@ -145,9 +153,9 @@ class NegativesStage(Stage):
             videos[row["vid"]].add(self.leakage.lemmatised(row["query"]))
         return videos
 
-    def is_negative(self, query: str, same_video: set[str], level: int, approved: Candidate) -> bool:
+    def is_negative(self, query: "Query", level: int, approved: Candidate) -> bool:
         """Return whether an approved sentence is a negative of a query, for `Verdicts.approved`."""
-        return not self.leakage.refusal(approved.text, query, same_video, self.checks.names)
+        return not self.leakage.refusal(approved.text, query.text, query.same_video, self.checks.names)
 
     def measure(self, rows: Iterable[dict[str, Any]], words: dict[str, list[str]]) -> None:
         """Add to rows the checks of their cosines, and how much more plausible each is than its query.
@@ -309,20 +317,13 @@ class ChosenNegatives(NegativesStage):
                     rejected.append(rejection(qid, STAGE, reason, f"level {level}: {query.text}"))
                     continue
                 candidate, similarity = chosen[level]
-                changed, checks = candidate.words, list(self.checks.names)
+                own.append(self.row(query, level, candidate, notes) | {"similarity": similarity})
                 if candidate.verdict == EDIT:
                     words[candidate.text] = self.tokenise(candidate.text)
                 else:
                     filled = zip(query.masked.levels[level - 1], candidate.words, strict=True)
                     of_slots = {slot.token: word for slot, word in filled}
                     words[candidate.text] = [of_slots.get(place, word) for place, word in enumerate(tokens)]
-                if candidate.verdict:
-                    notes[f"by a reviewer, level {level}: {candidate.verdict}"] += 1
-                    about = qid, query.masked.tokens, level, query.same_video
-                    changed, checks = self.check_sentence(*about, candidate.text)
-                row = {"qid": qid, "level": level, "query": query.text, "negative": candidate.text}
-                row |= {"words": list(changed), "provider": candidate.provider, "model": candidate.model}
-                own.append(row | {"similarity": similarity, "checks": checks})
             self.measure(own, words)
             rows += own
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected, notes)
@@ -359,7 +360,7 @@ class ChosenNegatives(NegativesStage):
             return False
         words, slots = approved.words, query.masked.levels[level - 1]
         is_kept = len(words) == len(slots) and put_words(query.masked, level, words) == approved.text
-        return (is_kept or approved.verdict == EDIT) and self.is_negative(query.text, query.same_video, level, approved)
+        return (is_kept or approved.verdict == EDIT) and self.is_negative(query, level, approved)
 
     def _refusal(self, query: Query, level: int, words: Sequence[str], text: str) -> str:
         if self.verdicts.rejects(query.masked.qid, query.text, text):

@@ -23,8 +23,9 @@ from penumbra.tasks.data.rows import TRAINING
 from penumbra.tasks.negatives.checks import Candidate, normal_form, sentence_fault
 from penumbra.tasks.negatives.files import Negative, NegativesError, digest_of, read_negatives
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, Queries
+from penumbra.tasks.negatives.providers import MaskedQuery
 from penumbra.tasks.negatives.reviews import REJECTED
-from penumbra.tasks.negatives.selection import LEVELS, STAGE, Choosing, NegativesStage
+from penumbra.tasks.negatives.selection import LEVELS, STAGE, Choosing, NegativesStage, Query
 from penumbra.tasks.stage import read_part, run
 from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, vectors_by_text
 
@@ -81,19 +82,16 @@ class SentenceNegatives(NegativesStage):
         tokens = {row["qid"]: row["tokens"] for row in tags.select(["qid", "tokens"]).to_pylist()}
         rows, words, notes = list[Row](), dict[str, list[str]](), Counter[str]()
         for row in queries:
-            qid, query, same_video = row["qid"], row["query"], videos[row["vid"]]
-            own, fits = chosen.get(qid, {}), partial(self.is_negative, query, same_video)
+            masked = MaskedQuery(row["qid"], tokens[row["qid"]], ())
+            query = Query(masked, row["query"], same_video=videos[row["vid"]])
+            own, fits = chosen.get(row["qid"], {}), partial(self.is_negative, query)
             texts = {level: it.text for level, it in own.items()}
-            own |= self.verdicts.approved(qid, query, self.sourcing.source, fits, texts)
+            own |= self.verdicts.approved(row["qid"], query.text, self.sourcing.source, fits, texts)
             for level, it in sorted(own.items()):
-                changed, checks = self.check_sentence(qid, tokens[qid], level, same_video, it.text)
-                about = {"qid": qid, "level": level, "query": query, "negative": it.text, "words": list(changed)}
-                rows.append({**about, "provider": it.provider, "model": it.model, "checks": checks})
+                rows.append(self.row(query, level, it, notes))
                 words[it.text] = self.tokenise(it.text)
                 notes.update(f"negative: {change}" for change in it.changes)
-                if it.verdict:
-                    notes[f"by a reviewer, level {level}: {it.verdict}"] += 1
-        words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
+            words |= {query.text: [token["text"].lower() for token in masked.tokens]} if own else {}
         fresh = sorted(words.keys() - self.vectors.keys())
         vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
         for row in rows:

@@ -46,13 +46,6 @@ def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, see
     `vids` and `parsed` are the queries' videos and tokens, `test` is the share of test videos. Raises `DatasetError` if
     nothing can be held out.
     """
-
-    def label_of(entries: Iterable[tuple[str, object]]) -> Label:
-        label: dict[str, list[object]] = {}
-        for kind, entry in entries:
-            label.setdefault(kind, []).append(entry)
-        return label
-
     pairs = [pairs_of(tokens) for tokens in parsed]
     words = [{(token["pos"], token["lemma"]) for token in tokens if token["primitive"]} for tokens in parsed]
     held = _held_out(vids, pairs, words, test, seed)
@@ -63,14 +56,16 @@ def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, see
     for vid, own_pairs, own_words in zip(vids, pairs, words, strict=True):
         new_words = sorted(word for word in own_words if word[1] not in seen_words)
         new_pairs = sorted(own_pairs - seen_pairs)
-        if vid not in held:
-            splits.append((TRAINING, {}))
-        elif new_words:
-            splits.append(("word", label_of((pos, lemma) for pos, lemma in new_words)))
-        elif new_pairs and all(lemma in seen_words for _, *both in new_pairs for lemma in both):
-            splits.append(("composition", label_of((kind, both) for kind, *both in new_pairs)))
-        else:
-            splits.append(("test", {}))
+        split, label = TRAINING if vid not in held else "test", defaultdict[str, list[object]](list)
+        if vid in held and new_words:
+            split = "word"
+            for pos, lemma in new_words:
+                label[pos].append(lemma)
+        elif vid in held and new_pairs and all(lemma in seen_words for _, *both in new_pairs for lemma in both):
+            split = "composition"
+            for kind, *both in new_pairs:
+                label[kind].append(both)
+        splits.append((split, dict(label)))
     for split in ("composition", "word"):
         if all(split != own for own, _ in splits):
             raise DatasetError(

@@ -6,7 +6,6 @@
 
 import csv
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -83,18 +82,14 @@ def score_sheet(sheet: Path) -> tuple[Table, list[str]]:
         raise NegativesError(
             f"{key_file(sheet)} is not the key of {sheet.name}: put the original next to the sheet"
         ) from None
-    answers, given = dict(_answers(sheet, key)), defaultdict[tuple[str, int, str], list[bool]](list)
-    for name, row in answers.items():
-        for question, answer in row.items():
-            given[key["origin"][name], key["level"][name], question] += [answer == "y"] if answer else []
-    lines = []
-    for origin, level in sorted({place[:2] for place in given}):
-        cells = []
-        for own in (given[origin, level, question] for question in QUESTIONS):
-            share = wilson(sum(own), len(own))
-            cells.append(f"{sum(own)} of {len(own)} ({share.low:.0%} to {share.high:.0%})" if own else "–")
-        lines.append((origin, str(level), *cells))
-    blank, missing = sum(not any(row.values()) for row in answers.values()), len(key) - len(answers)
+    answers = pd.DataFrame.from_dict(dict(_answers(sheet, key)), orient="index", columns=QUESTIONS, dtype=str)
+    lines = list[tuple[str, ...]]()
+    for (origin, level), own in key.join(answers, how="inner").groupby(["origin", "level"]):
+        counts = [((own[question] == "y").sum(), (own[question] != "").sum()) for question in QUESTIONS]
+        shares = [(yes, given, wilson(yes, given)) for yes, given in counts]
+        cells = [f"{yes} of {n} ({share.low:.0%} to {share.high:.0%})" if n else "–" for yes, n, share in shares]
+        lines.append((str(origin), str(level), *cells))
+    blank, missing = (answers == "").all(axis=1).sum(), len(key) - len(answers)
     notes = [f"{blank:,} of {counted(len(answers), 'row')} have no answer"] if blank else []
     notes += [f"{missing:,} of {counted(len(key), 'row')} are not in the sheet any more"] if missing else []
     return (("origin", "level", *(question.replace("_", " ") for question in QUESTIONS)), lines), notes

@@ -4,7 +4,6 @@ A row of `measures` is what the text of a negative shows. The quality report add
 or copies filters them.
 """
 
-import gzip
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -166,7 +165,10 @@ class FileNegatives:
         return AnnotatedDataset(self.store, UNNAMED, tables=[(annotations, tags)])
 
 
-def find_negatives(store: Store, reference: str) -> ArtifactNegatives | FileNegatives:
+Source = ArtifactNegatives | FileNegatives
+
+
+def find_negatives(store: Store, reference: str) -> Source:
     """Return the negatives of a file or folder, or of an artifact of the store; raise `PenumbraError` otherwise."""
     path = Path(reference).expanduser()
     if (path / MANIFEST).is_file():
@@ -285,11 +287,6 @@ class Reference:
         places = masked_tokens(row.masked, [token["text"] for token in tokens])
         chosen = [(place, tokens[place]) for place in places or ()]
         return tuple(Slot(i, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for i, t in chosen) or None
-
-
-def example_sentences() -> list[str]:
-    """Return WordNet's example sentences, which ship with the package (`workshop/wordnet.py`)."""
-    return gzip.decompress((Path(__file__).parent / "sentences.txt.gz").read_bytes()).decode().splitlines()
 
 
 def measure(row: Negative, reference: Reference) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Counts see every row, blind AUC by words and plausibility at most 10,000 queries
 a smaller sample, drawn by the queries' ids. Random fills of the same masks are a control.
 """
 
+import gzip
 import heapq
 import json
 from collections import Counter
@@ -47,11 +48,10 @@ from penumbra.tasks.negatives.quality.negatives import (
     MEASURES,
     AnnotatedDataset,
     ArtifactNegatives,
-    FileNegatives,
     Measures,
     Reference,
+    Source,
     dataset_named,
-    example_sentences,
     find_negatives,
     measure,
     words_of,
@@ -65,7 +65,7 @@ STAGE = "quality"
 SEED = 0
 MOST_QUERIES = 10_000  # for blind AUC by words and for plausibility
 CONTROL_DIVISOR = 3  # a third of the sample has random fills parsed, and is read by the language model
-Source = ArtifactNegatives | FileNegatives
+EXAMPLES = Path(__file__).with_name("sentences.txt.gz")  # in WordNet; written by `workshop/wordnet.py`
 COLUMNS = ("qid", "level", "query", "negative")  # of a data frame
 OPTIONAL = ("vid", "masked_query", "provider", "similarity")
 
@@ -117,53 +117,51 @@ def _weights(model: str) -> str:
 
 def _notes(
     config: QualityConfig, judge: LanguageModel | None, own: set[str], reference: Reference, measures: pa.Table
-) -> list[str]:
-    """Return who judges, what is not evaluated, and what is evaluated on a sample."""
-    number = len(reference.human)
-    text = f"{number:,} other sentences" if number >= MIN_HUMAN else "the examples in WordNet"
-    trigrams, name = f"a trigram model of {text}", judge.name if judge else config.language_model
+) -> Iterator[str]:
+    """Yield who judges, what is not evaluated, and what is evaluated on a sample."""
+    human, model, dataset = len(reference.human), config.language_model, reference.dataset
+    text = f"{human:,} other sentences" if human >= MIN_HUMAN else "the examples in WordNet"
+    trigrams = f"a trigram model of {text}"
     if not judge:
-        how = f"`{INSTALL}`" if name == SMALL_MODEL else f"`hf download {name}`"
-        judged = (
-            f"the verdict is that of {trigrams}, and likelihood is left out: the language model {name} is not at hand, "
-            f"{how} gets it"
+        how = f"`{INSTALL}`" if model == SMALL_MODEL else f"`hf download {model}`"
+        yield (
+            f"the verdict is that of {trigrams}, and likelihood is left out: the language model {model} is not at "
+            f"hand, {how} gets it"
         )
     elif own:
-        judged = (
-            f"the language model {name} judges, but it has chosen the words of {', '.join(sorted(own))}: {trigrams} "
-            "decides with it, and likelihood and naturalness flatter these words; --model (judging.language_model) "
-            "names another judge"
+        yield (
+            f"the language model {judge.name} judges, but it has chosen the words of {', '.join(sorted(own))}: "
+            f"{trigrams} decides with it, and likelihood and naturalness flatter these words; --model "
+            "(judging.language_model) names another judge"
         )
     else:
-        judged = f"the verdict is that of the language model {name}, which has chosen none of the words"
-    notes = [judged]
+        yield f"the verdict is that of the language model {judge.name}, which has chosen none of the words"
     left_out = []
     if max(pc.value_counts(measures["level"]).field("counts").to_pylist(), default=0) < MIN_ROWS:
         left_out.append(f"blind AUC (needs {MIN_ROWS} negatives a level)")
-    if number < MIN_HUMAN:
-        left_out.append(f"plausibility and attested relations (need {MIN_HUMAN} other sentences, there are {number})")
+    if human < MIN_HUMAN:
+        left_out.append(f"plausibility and attested relations (need {MIN_HUMAN} other sentences, there are {human})")
     if left_out:
-        notes.append(f"left out, because they mean nothing on so few sentences: {'; '.join(left_out)}")
+        yield f"left out, because they mean nothing on so few sentences: {'; '.join(left_out)}"
     if not reference.tests:
-        notes.append(f"{reference.dataset} has no test split: leaks are not judged")
+        yield f"{dataset} has no test split: leaks are not judged"
     if not reference.leakage.is_labelled:
-        notes.append(f"{reference.dataset} has no labels of novel compositions or words: held-out ones are not judged")
+        yield f"{dataset} has no labels of novel compositions or words: held-out ones are not judged"
     rows, queries = len(measures), len(measures["qid"].unique())
-    counts = {
-        "have no masked query: template is not judged": measures["template_kept"].null_count,
-        "keep no template, or have masks that don't fit their query: slots are not judged": measures[
-            "slots"
-        ].null_count,
-        f"have a query that {reference.dataset} lacks": rows - (pc.sum(measures["known_query"]).as_py() or 0),
-    }
-    notes += [f"{count:,} of {counted(rows, 'row')} {what}" for what, count in counts.items() if count]
+    no_slots = "keep no template, or have masks that don't fit their query: slots are not judged"
+    for what, count in (
+        ("have no masked query: template is not judged", measures["template_kept"].null_count),
+        (no_slots, measures["slots"].null_count),
+        (f"have a query that {dataset} lacks", rows - (pc.sum(measures["known_query"]).as_py() or 0)),
+    ):
+        if count:
+            yield f"{count:,} of {counted(rows, 'row')} {what}"
     if config.sample and queries > config.sample:
-        notes.append(
+        yield (
             f"judged on {config.sample:,} of {counted(queries, 'query')}: attested relations, blind AUC by characters, "
             f"cosines that are not known; on a third of them likelihood; on {MOST_QUERIES:,} at most plausibility and "
             "blind AUC by words"
         )
-    return notes
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,8 @@ class Quality(Stage):
             figures.put_relations(few, control, parsed, reference.relations)
             figures.put_relations(own, [], parsed, reference.relations)
         elif is_own or not judge:
-            figures.put_plausibility(rows, randoms, example_sentences(), "plausibility.examples")
+            examples = gzip.decompress(EXAMPLES.read_bytes()).decode().splitlines()
+            figures.put_plausibility(rows, randoms, examples, "plausibility.examples")
 
 
 def report_quality(
@@ -301,5 +300,5 @@ def evaluate(negatives: "str | Path | pd.DataFrame", dataset: str | None, settin
     store = Store()
     found = find_negatives(store, str(negatives))
     data = dataset_named(store, dataset) if dataset else found.dataset()
-    measures = build(Measures(found, data)) if isinstance(found, ArtifactNegatives) else None
+    measures = None if found.artifact is None else build(Measures(found, data))
     return build(Quality(found, measures, data, Encoding(), config))

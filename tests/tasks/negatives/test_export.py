@@ -1,4 +1,4 @@
-"""Export: the authors' own rows, key for key; tables; and a folder that `datasets` opens."""
+"""Export: the authors' own rows, key for key; tables; a folder that `datasets` opens; and what older versions wrote."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ import pytest
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.schemas import RENAMED, table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.negatives.export import SCHEMA, export_rows, shortest_float
 from penumbra.tasks.negatives.files import read_negatives
 from tests import rows
-from tests.rows import annotation, negative
+from tests.rows import annotation, filled, negative
 from tests.terminal import penumbra, printed, python
 
 Row = dict[str, Any]
@@ -187,3 +188,26 @@ def test_datasets_opens_the_folder(store: Store, tmp_path: Path) -> None:
     assert [row["query"] for row in queries["train"]] == ["query a1 🐶"]
     about = {"qid": "b1", "vid": "b1", "query": "a cup.", "duration": 12.5, "windows": [[0.5, 4.25]]}
     assert queries["novel_word"] == [about]
+
+
+def older(table: pa.Table, stage: str) -> bytes:
+    """Return a Parquet file as an older version wrote it."""
+    old_names, sink = {new: old for old, new in RENAMED[stage].items()}, pa.BufferOutputStream()
+    pq.write_table(table.rename_columns([old_names.get(name, name) for name in table.column_names]), sink)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize(("stage", "row"), [("negatives", chosen), ("fills", partial(filled, text="filled"))])
+def test_an_older_artifact_has_todays_columns(
+    store: Store, stage: str, row: Callable[[str, int], Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In it a negative was called `query` and its query `positive`."""
+    written = [row("a1", 1), row("b1", 1)]
+    with monkeypatch.context() as patch:
+        patch.setattr("penumbra.artifacts.store.encode", older)
+        artifact = build(store, stage, written)
+    assert "negative" not in pq.read_schema(Path(artifact.path) / "part-00000.parquet").names
+    assert store.table(artifact) == table_of(stage, written)
+    texts = [it["negative"] for it in written]
+    assert store.table(artifact, ["negative", "qid"])["negative"].to_pylist() == texts
+    assert not store.verify(artifact)

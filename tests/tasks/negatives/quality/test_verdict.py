@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.resampling import Estimate, Resamples, wilson
+from penumbra.tasks.data.resampling import Estimate, Resamples
 from penumbra.tasks.negatives.files import Negative
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey, Trigrams
 from penumbra.tasks.negatives.quality.figures import RANDOM_FILLS, Figures, Verdict, decide, verdict_of
@@ -96,13 +96,6 @@ def test_the_rule(low: float, high: float, expected: Verdict) -> None:
 )
 def test_no_model_praises_its_own_choice(votes: dict[str, Verdict], is_own: bool, expected: Verdict | None) -> None:
     assert decide(votes, is_own) is expected
-
-
-def test_wilsons_interval() -> None:
-    found = wilson(9, 10)  # Brown, Cai and DasGupta (2001)
-    assert (round(found.low, 3), round(found.high, 3)) == (0.596, 0.982)
-    assert wilson(0, 10).low == pytest.approx(0)
-    assert round(wilson(0, 10).high, 3) == 0.278
 
 
 @pytest.fixture
