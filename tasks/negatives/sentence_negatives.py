@@ -91,7 +91,7 @@ class SentenceNegatives(NegativesStage):
                 rows.append(self.row(query, level, it, notes))
                 words[it.text] = self.tokenise(it.text)
                 notes.update(f"negative: {change}" for change in it.changes)
-            words |= {query.text: [token["text"].lower() for token in masked.tokens]} if own else {}
+        words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
         fresh = sorted(words.keys() - self.vectors.keys())
         vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
         for row in rows:
