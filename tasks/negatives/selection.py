@@ -162,12 +162,12 @@ class NegativesStage(Stage):
 
         The rows of a query have rising levels; `words` has the tokens of each text in lower case.
         """
-        natural, least = self.human_text[1].score(words), defaultdict[str, float](lambda: np.inf)
+        natural, least = self.human_text[1].score(words), dict[str, float]()
         for row in rows:
             qid, similarity = row["qid"], row["similarity"]
             row["checks"] += ["ceiling"] if similarity <= self.choosing.ceiling else []
-            row["checks"] += ["falling"] if similarity < least[qid] else []
-            least[qid] = min(similarity, least[qid])
+            row["checks"] += ["falling"] if similarity < least.get(qid, np.inf) else []
+            least[qid] = min(similarity, least.get(qid, np.inf))
             row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
 
 
