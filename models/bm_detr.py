@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs, StackedTexts
-from penumbra.models.spans import inverse_sigmoid
-from penumbra.models.transformer import MLP, AnchorDecoder, Decoder, EncoderLayer, clip_positions, padding_bias
+from penumbra.models.grounding import GroundingModel, Inputs, Outputs, Projected
+from penumbra.models.losses import LossSettings, MatchingCosts, Targets, masked_mean
+from penumbra.models.transformer import MLP, AnchorDecoder, Decoder, EncoderLayer, ModelSettings
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,17 @@ class BMDETR(GroundingModel):
     def __init__(self, settings: BMDETRSettings) -> None:
         super().__init__(settings)
         s = settings
-        sizes = s.hidden, s.heads, s.feed_forward
-        self.encoder = nn.ModuleList(EncoderLayer(*sizes, s.dropout, "prelu") for _ in range(s.encoder_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(s, "prelu") for _ in range(s.encoder_layers))
         self.position_scale = MLP(s.hidden, s.hidden, s.hidden, 2)
-        if s.learnable_spans:
-            self.decoder: AnchorDecoder | Decoder = AnchorDecoder(*sizes, s.decoder_layers, s.dropout, bm_detr=True)
-            self.anchors = nn.Parameter(torch.randn(s.queries, 2))
-        else:
-            self.decoder = Decoder(*sizes, s.decoder_layers, s.dropout)
-            self.queries = nn.Parameter(torch.randn(s.queries, s.hidden))
+        self.decoder = AnchorDecoder(s, bm_detr=True) if s.learnable_spans else Decoder(s)
+        queries = nn.Parameter(torch.randn(s.queries, 2 if s.learnable_spans else s.hidden))
+        self.register_parameter("anchors" if s.learnable_spans else "queries", queries)
         self.saliency_head = nn.Linear(s.hidden, 1)
         self.frame_matcher = Scorer(s.hidden, s.hidden // 2) if s.frame_matcher else None
         parts = ("video", "text") if s.alignment else ()
         self.pooling = nn.ModuleDict({part: AttentivePooling(s.hidden) for part in parts})
         self.align_heads = nn.ModuleDict({part: nn.Linear(s.hidden, s.alignment) for part in parts})
-        self.initialise([self.encoder, self.position_scale, self.decoder])
+        self.initialise(self.encoder, self.position_scale, self.decoder)
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
         """Ground every text in its video; `inputs.text` holds K negative queries of each, too.
@@ -92,76 +88,111 @@ class BMDETR(GroundingModel):
         A negative query without a token (its mask is all False) counts as none. `negative` changes nothing but
         `existence`: a text of another video says nothing about this video's background.
         """
-        texts = self.project_texts(inputs, negative and self.existence_head is not None)
-        batch, clips = inputs.video.shape[:2]
-        positions = clip_positions(inputs.video_mask, self.settings.hidden)
-        video, mask = self.video_projection(inputs.video), inputs.video_mask
-        memory, background, placed, bias = self.encode(video, mask, positions, texts)
-        seen = memory[:, :clips]
-        probability = None
-        under = torch.cat((seen, background))  # [groups·batch, clips, hidden]
-        matching = None if self.frame_matcher is None else self.frame_matcher(under)  # [groups·batch, clips]
-        existence = self.exists(texts, mask, self.saliency_head(under)[..., 0] if matching is None else matching, under)
-        if matching is not None:  # p(query) times 1 - p of each negative, 0 for padding (Eq. 5)
-            each = matching.sigmoid().view(texts.groups, batch, -1)
-            present = texts.mask.view(texts.groups, batch, -1).any(-1, keepdim=True)
-            own = slice(1 + texts.negative, None)  # the negative queries of the video
+        step = self.project(inputs, negative and self.existence_head is not None)
+        mask, (batch, clips) = inputs.video_mask, inputs.video_mask.shape
+        memory, background, positions, bias = self.encode(step)
+        seen, probability, pooled = memory[:, :clips], None, None
+        under = torch.cat((seen, background))  # [texts·batch, clips, hidden]
+        matching = self.saliency_head(under)[..., 0] if self.frame_matcher is None else self.frame_matcher(under)
+        existence = self.exists(step, matching, under)
+        if self.frame_matcher is not None:  # p(query) times 1 - p of each negative, 0 for padding (Eq. 5)
+            each = matching.sigmoid().view(step.texts, batch, -1)
+            present = step.text_mask.view(step.texts, batch, -1).any(-1, keepdim=True)
+            own = slice(1 + step.has_negative, None)  # the negative queries of the video
             probability = each[0] * (1 - each[own].masked_fill(~present[own], 0.0)).prod(0) * mask  # [batch, clips]
             official = self.settings.frame_weights == "official"  # the published code gives padding a share (Eq. 8)
             weights = (probability if official else probability.masked_fill(~mask, -torch.inf)).softmax(1)
             seen = seen * weights[..., None].to(seen.dtype)
             if self.settings.weighted_decoder:
                 memory = torch.cat((seen, memory[:, clips:]), dim=1)
-        logits, spans = self._decode(memory, placed, bias)
-        pooled = self._pool({"video": (seen, mask), "text": (memory[:, clips:], texts.mask[:batch])})
+        if self.settings.learnable_spans:  # earlier layers have no loss
+            states, references = self.decoder(self.anchors, memory, positions, bias)
+            logits, spans = self.heads(states[-1:], references[-1:])
+        else:
+            logits, spans = self.heads(self.decoder(self.queries, memory, positions, bias)[-1:])
+        if self.settings.alignment:  # of the weighted clips and of the words (Eq. 9 to 11)
+            parts = {"video": (seen, mask), "text": (memory[:, clips:], step.text_mask[:batch])}
+            vectors = [self.align_heads[name](self.pooling[name](*part)).float() for name, part in parts.items()]
+            pooled = functional.normalize(torch.stack(vectors), dim=-1)
         saliency = self.saliency_head(seen)[..., 0]
         return Outputs(logits, spans, saliency, probability=probability, pooled=pooled, existence=existence)
 
-    def encode(
-        self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: StackedTexts
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def encode(self, step: Projected) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return tokens, the clips under the negative texts, unscaled positions and the padding bias.
 
-        Tokens and positions are [batch, clips + words, hidden], the clips [(groups - 1)·batch, clips, hidden]. Before
+        Tokens and positions are [batch, clips + words, hidden], the clips [(texts - 1)·batch, clips, hidden]. Before
         each layer the positions are scaled by the tokens; words have positions only if they are learned. The last layer
         does not compute the words of negative texts, which nothing reads.
         """
-        groups, (batch, clips) = texts.groups, video.shape[:2]
-        tokens = torch.cat((video.repeat(groups, 1, 1), texts.tokens), dim=1)
-        placed = functional.pad(positions.repeat(groups, 1, 1), (0, 0, 0, texts.tokens.shape[1]))
-        if self.settings.text_positions:
-            placed = torch.cat((placed[:, :clips], self.place_texts(texts)), dim=1)
-        bias = padding_bias(torch.cat((video_mask.repeat(groups, 1), texts.mask), dim=1))
+        tokens, positions, bias = step.joined()
+        batch, clips = step.video_mask.shape
         *layers, last = self.encoder
         for layer in layers:
-            tokens = layer(tokens, self._scaled(placed, tokens, clips), bias)
-        scaled, background = self._scaled(placed, tokens, clips), tokens.new_empty(0, *video.shape[1:])
-        if groups > 1:
+            tokens = layer(tokens, self._scaled(positions, tokens, clips), bias)
+        scaled, background = self._scaled(positions, tokens, clips), tokens[:0, :clips]
+        if step.texts > 1:
             background = last(tokens[batch:], scaled[batch:], bias[batch:], clips)
-        return last(tokens[:batch], scaled[:batch], bias[:batch]), background, placed[:batch], bias[:batch]
+        return last(tokens[:batch], scaled[:batch], bias[:batch]), background, positions[:batch], bias[:batch]
 
-    def _scaled(self, placed: Tensor, tokens: Tensor, clips: int) -> Tensor:
+    def _scaled(self, positions: Tensor, tokens: Tensor, clips: int) -> Tensor:
         """Return positions times a small network's output for the tokens; words may have no positions."""
         if self.settings.text_positions:
-            return placed * self.position_scale(tokens)
-        scaled = placed[:, :clips] * self.position_scale(tokens[:, :clips])
+            return positions * self.position_scale(tokens)
+        scaled = positions[:, :clips] * self.position_scale(tokens[:, :clips])
         return functional.pad(scaled, (0, 0, 0, tokens.shape[1] - clips))
 
-    def _decode(self, memory: Tensor, positions: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return class logits and spans [1, batch, queries, 2] of the last layer: earlier layers have no loss."""
-        if isinstance(self.decoder, Decoder):
-            logits, moves = self.heads(self.decoder(self.queries, memory, positions, bias)[-1:])
-            return logits, moves.sigmoid()
-        states, references = self.decoder(self.anchors, memory, positions, bias)
-        logits, moves = self.heads(states[-1:])
-        return logits, (moves + inverse_sigmoid(references[-1:])).sigmoid()
 
-    def _pool(self, parts: dict[str, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
-        """Return unit vectors [batch, alignment] of the weighted clips and of the words (Eq. 9 to 11)."""
-        if not self.settings.alignment:
-            return None
-        video, text = (
-            functional.normalize(self.align_heads[name](self.pooling[name](*part)).float(), dim=-1)
-            for name, part in parts.items()
-        )
-        return video, text
+# -- its losses --------------------------------------------------------------------------------------------------------
+
+
+COSTS = MatchingCosts(span=1.0, giou=8.0, label=8.0)
+
+
+@dataclass(frozen=True)
+class BMDETRLosses(LossSettings):
+    """BM-DETR's losses: no auxiliary ones, GIoU before L1, and the pair hinge as frame margin loss.
+
+    The published code adds the class error, a percentage without gradient, to the total; `class_error` 1 does the same.
+    It changes no gradient and obscures the total, so it is off. `negatives` are other queries of the video, generated
+    hard negatives, both, or none.
+    """
+
+    span: float = 1.0
+    giou: float = 8.0
+    label: float = 8.0
+    auxiliary: bool = False
+    costs: MatchingCosts = COSTS
+    saliency: float = 4.0
+    pair_hinge: bool | None = True
+    probability: float = 2.0  # weight of the frame probability loss
+    semantic: float = 1.0  # weight of the semantic alignment
+    align_temperature: float = 0.07
+    class_error: float = 0.0
+    negatives: Literal["in_video", "generated", "both", "none"] = "in_video"
+
+    def own_terms(self, outputs: Outputs, targets: Targets, terms: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `LossSettings.own_terms`."""
+        own = {"class_error": terms["class_error"]} if self.class_error else {}
+        if self.probability and outputs.probability is not None:
+            own["probability"] = frame_probability(outputs.probability, targets)
+        if self.semantic and outputs.pooled is not None:
+            own["semantic"] = semantic_alignment(outputs.pooled, self.align_temperature)
+        return own
+
+
+def frame_probability(probability: Tensor, targets: Targets) -> Tensor:
+    """Return the mean over samples of 1 - mean p inside the moment + mean p outside (Eq. 16).
+
+    A clip is inside by its score alone: the published shifting labels padding, too, if a moment covers a video.
+    """
+    inside = masked_mean(probability, targets.clip_scores > 0, 1)
+    return (1 - inside + masked_mean(probability, targets.outside, 1)).mean()
+
+
+def semantic_alignment(pooled: Tensor, temperature: float) -> Tensor:
+    """Return the cross entropy of each video over the batch's texts (Eq. 17), unit vectors [2, batch, channels].
+
+    The paper's denominator leaves the sample's own text out; the published code, as is usual, does not.
+    """
+    scores = pooled[0] @ pooled[1].T / temperature  # [videos, texts]
+    return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))

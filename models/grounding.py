@@ -1,4 +1,4 @@
-"""Parts of all DETR-style grounding models: settings, inputs and outputs, projections, and heads."""
+"""What Moment-DETR, QD-DETR and BM-DETR share: inputs and outputs, projections, positions of words, and heads."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,43 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from penumbra.models.transformer import MLP, Dropout
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """Sizes that all DETR-style models share; the defaults are the papers'.
-
-    `video_dim` counts the two temporal endpoint channels. `longest_text` is the size of the text position table, which
-    official checkpoints hold even if `text_positions` leaves it unused. `existence` adds a head that says whether a
-    text's moment is in the video.
-    """
-
-    video_dim: int = 1
-    text_dim: int = 1
-    longest_text: int = 32
-    existence: bool = False
-    hidden: int = 256
-    heads: int = 8  # attention heads
-    feed_forward: int = 1024  # width of the feed-forward layers
-    encoder_layers: int = 2  # QD-DETR has as many from text to video
-    decoder_layers: int = 2
-    queries: int = 10  # moment queries
-    projections: int = 2  # layers of the input projections, 1 to 3
-    dropout: float = 0.1  # inside the transformer
-    input_dropout: float = 0.5  # of the input projections
-    text_positions: bool = False  # learned positions of words
-
-    def __post_init__(self) -> None:
-        if self.hidden % self.heads or self.hidden % 4:
-            raise ValueError(f"hidden {self.hidden} must be a multiple of 4 and of heads {self.heads}")
-        if not 1 <= self.projections <= 3:
-            raise ValueError(f"projections is 1, 2 or 3, not {self.projections}")
-        if min(self.video_dim, self.text_dim, self.encoder_layers, self.decoder_layers, self.queries) < 1:
-            raise ValueError("dimensions, layers and queries are at least 1")
-
-
-# -- inputs and outputs -----------------------------------------------------------------------------------------------
+from penumbra.models.spans import inverse_sigmoid
+from penumbra.models.transformer import MLP, Dropout, ModelSettings, clip_positions, padding_bias
 
 
 @dataclass
@@ -72,20 +37,15 @@ class Outputs:
     saliency_hard: Tensor | None = None  # [levels, batch, clips] under the hard negatives, if the inputs hold any
     align: Alignment | None = None  # Moment-DETR's alignment, if it has one
     probability: Tensor | None = None  # [batch, clips], BM-DETR's joint probability of each clip
-    pooled: tuple[Tensor, Tensor] | None = None  # [batch, channels], BM-DETR's unit vectors of clips and of words
+    pooled: Tensor | None = None  # [2, batch, channels], BM-DETR's unit vectors of clips and of words
     existence: Tensor | None = None  # [texts, batch] logits: the query, then the next sample's text and the hard ones
 
     def split(self, branches: int) -> list["Outputs"]:
         """Return BM-DETR's outputs for each of the equal batches that the rows hold."""
-        none = (None,) * branches
-        probability = none if self.probability is None else self.probability.chunk(branches)
-        pooled = none if self.pooled is None else zip(*(part.chunk(branches) for part in self.pooled), strict=True)
-        exists = none if self.existence is None else self.existence.chunk(branches, 1)
-        rows = (self.logits.chunk(branches, 1), self.spans.chunk(branches, 1), self.saliency.chunk(branches))
-        return [
-            Outputs(logits, spans, saliency, probability=p, pooled=vectors, existence=logit)
-            for logits, spans, saliency, p, vectors, logit in zip(*rows, probability, pooled, exists, strict=True)
-        ]
+        batch_dims = {"logits": 1, "spans": 1, "saliency": 0, "probability": 0, "pooled": 1, "existence": 1}
+        there = {name: dim for name, dim in batch_dims.items() if getattr(self, name) is not None}
+        parts = {name: getattr(self, name).chunk(branches, dim) for name, dim in there.items()}
+        return [Outputs(**{name: chunks[branch] for name, chunks in parts.items()}) for branch in range(branches)]
 
     @property
     def scores(self) -> Tensor:
@@ -94,43 +54,53 @@ class Outputs:
 
 
 @dataclass
-class StackedTexts:
-    """All texts of a step stacked along the batch: the positives, the batch's negatives, the hard negatives.
+class Projected:
+    """The videos of a step, and all their texts stacked along the batch, at the model's width.
 
-    tokens [groups·batch, words, hidden] and mask [groups·batch, words]; each group has a text for every video.
+    A video's texts are its query, the batch's negative if it is asked for, and `hard` hard negatives.
     """
 
-    tokens: Tensor
-    mask: Tensor
-    negative: bool
+    video: Tensor  # [batch, clips, hidden]
+    video_mask: Tensor  # [batch, clips]
+    positions: Tensor  # [batch, clips, hidden]
+    text: Tensor  # [texts·batch, words, hidden]
+    text_mask: Tensor  # [texts·batch, words]
+    text_positions: Tensor  # [texts·batch, words, hidden]
     hard: int
-    batch: int
 
     @property
-    def groups(self) -> int:
+    def texts(self) -> int:
         """Number of texts for each video."""
-        return 1 + self.negative + self.hard
+        return len(self.text) // len(self.video)
 
-    def split(self, saliency: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return saliency [groups·batch, clips] as that of positives, negatives and hard negatives."""
-        each = saliency.view(self.groups, self.batch, -1)  # [groups, batch, clips]
-        negative = each[1] if self.negative else None
-        return each[0], negative, each[1 + self.negative :] if self.hard else None
+    @property
+    def has_negative(self) -> bool:
+        return self.texts > 1 + self.hard
 
+    def joined(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return clips followed by words [texts·batch, clips + words, hidden], their positions, and their padding."""
+        texts = self.texts
+        tokens = torch.cat((self.video.repeat(texts, 1, 1), self.text), dim=1)
+        positions = torch.cat((self.positions.repeat(texts, 1, 1), self.text_positions), dim=1)
+        return tokens, positions, padding_bias(torch.cat((self.video_mask.repeat(texts, 1), self.text_mask), dim=1))
 
-# -- projections and the base class -----------------------------------------------------------------------------------
+    def by_text(self, saliency: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return saliency [texts·batch, clips] as that of positives, negatives and hard negatives."""
+        each = saliency.view(self.texts, *self.video_mask.shape)  # [texts, batch, clips]
+        negative = each[1] if self.has_negative else None
+        return each[0], negative, each[1 + self.has_negative :] if self.hard else None
 
 
 class InputProjection(nn.Module):
     """Stages of LayerNorm, dropout and a linear layer, with ReLU between them, to the model's width."""
 
-    def __init__(self, width: int, hidden: int, stages: int, dropout: float) -> None:
+    def __init__(self, width: int, s: ModelSettings) -> None:
         super().__init__()
-        widths = [width, *[hidden] * (stages - 1)]
+        widths = [width, *[s.hidden] * (s.projections - 1)]
         self.stages = nn.ModuleList(
-            nn.ModuleDict({"norm": nn.LayerNorm(inner), "linear": nn.Linear(inner, hidden)}) for inner in widths
+            nn.ModuleDict({"norm": nn.LayerNorm(inner), "linear": nn.Linear(inner, s.hidden)}) for inner in widths
         )
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(s.input_dropout)
 
     def forward(self, features: Tensor) -> Tensor:
         """[..., length, width] to [..., length, hidden]."""
@@ -143,11 +113,11 @@ class InputProjection(nn.Module):
 class TextPositions(nn.Module):
     """Learned positions of words: LayerNorm(text + table). They hold the text itself, as in the published models."""
 
-    def __init__(self, longest: int, hidden: int, dropout: float) -> None:
+    def __init__(self, s: ModelSettings) -> None:
         super().__init__()
-        self.table = nn.Embedding(longest, hidden)
-        self.norm = nn.LayerNorm(hidden)
-        self.dropout = Dropout(dropout)
+        self.table = nn.Embedding(s.longest_text, s.hidden)
+        self.norm = nn.LayerNorm(s.hidden)
+        self.dropout = Dropout(s.input_dropout)
 
     def forward(self, text: Tensor) -> Tensor:
         """Return positions [batch, words, hidden] of a text of that shape; raise `ValueError` if it is too long."""
@@ -165,17 +135,19 @@ class ExistenceHead(nn.Module):
         self.vector = nn.Linear(hidden, 1)
         self.saliency = nn.Parameter(torch.ones(()))
 
-    def forward(self, saliency: Tensor, mask: Tensor, clips: Tensor, whole: Tensor | None = None) -> Tensor:
-        """Return logits [n], always in float32.
+    def forward(self, step: Projected, saliency: Tensor, clips: Tensor, whole: Tensor | None) -> Tensor:
+        """Return logits [texts, batch], always in float32.
 
-        saliency and mask [n, clips], clips [n, clips, hidden]; `whole` [n, hidden] is the vector of the pair. Without
-        one it is the mean of the clips, weighted by a softmax over their saliency.
+        saliency [texts·batch, clips], clips [texts·batch, clips, hidden]; `whole` [texts·batch, hidden] is the vector
+        of the pair. Without one it is the mean of the clips, weighted by a softmax over their saliency.
         """
+        mask = step.video_mask.repeat(step.texts, 1)
         with torch.autocast(clips.device.type, enabled=False):
             saliency = saliency.float().masked_fill(~mask, -torch.inf)
             if whole is None:
                 whole = (saliency.softmax(1)[:, None] @ clips.float())[:, 0]
-            return self.vector(whole.float())[:, 0] + self.saliency * saliency.amax(1)
+            logits: Tensor = self.vector(whole.float())[:, 0] + self.saliency * saliency.amax(1)
+        return logits.view(step.texts, -1)
 
 
 class GroundingModel(nn.Module):
@@ -184,9 +156,9 @@ class GroundingModel(nn.Module):
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
         s = self.settings = settings
-        self.video_projection = InputProjection(s.video_dim, s.hidden, s.projections, s.input_dropout)
-        self.text_projection = InputProjection(s.text_dim, s.hidden, s.projections, s.input_dropout)
-        self.text_positions = TextPositions(s.longest_text, s.hidden, s.input_dropout)
+        self.video_projection = InputProjection(s.video_dim, s)
+        self.text_projection = InputProjection(s.text_dim, s)
+        self.text_positions = TextPositions(s)
         self.text_positions.requires_grad_(s.text_positions)  # checkpoints hold them even if they are not used
         self.class_head = nn.Linear(s.hidden, 2)
         self.span_head = MLP(s.hidden, s.hidden, 2, 3)
@@ -200,47 +172,43 @@ class GroundingModel(nn.Module):
         """
         raise NotImplementedError
 
-    def project_texts(self, inputs: Inputs, negative: bool) -> StackedTexts:
-        """Project and stack all texts of a step.
+    def project(self, inputs: Inputs, negative: bool) -> Projected:
+        """Project videos and texts, and stack all texts of a step.
 
         A sample's negative is the text of the next one of the batch, which `apart` ordered for that (`device_data`).
-        In a batch of one there is none.
+        In a batch of one there is none. Positions of words are zeros, or the positive text's for all, as published.
         """
         widths = inputs.video.shape[-1], inputs.text.shape[-1]
         expected = self.settings.video_dim, self.settings.text_dim
         if widths != expected:
             raise ValueError(f"video and text features of {widths} channels, but the model takes {expected}")
         text, mask = self.text_projection(inputs.text), inputs.text_mask  # [1 + levels, batch, words, hidden]
-        levels, batch = len(text) - 1, text.shape[1]
-        negative = negative and batch > 1
-        if negative:
+        hard, batch = len(text) - 1, text.shape[1]
+        if negative and batch > 1:
             text = torch.cat((text[:1], text[:1].roll(-1, 1), text[1:]))
             mask = torch.cat((mask[:1], mask[:1].roll(-1, 1), mask[1:]))
-        return StackedTexts(text.flatten(0, 1), mask.flatten(0, 1), negative, levels, batch)
+        video, texts = self.video_projection(inputs.video), text.flatten(0, 1)
+        placed = texts.new_zeros(()).expand(texts.shape)
+        if self.settings.text_positions:
+            placed = self.text_positions(texts[:batch]).repeat(len(text), 1, 1)
+        positions = clip_positions(inputs.video_mask, self.settings.hidden)
+        return Projected(video, inputs.video_mask, positions, texts, mask.flatten(0, 1), placed, hard)
 
-    def place_texts(self, texts: StackedTexts) -> Tensor:
-        """Return positions [groups·batch, words, hidden]: zeros, or the positive text's for all, as published."""
-        if not self.settings.text_positions:
-            return torch.zeros((), device=texts.tokens.device)
-        positions: Tensor = self.text_positions(texts.tokens[: texts.batch])
-        return positions.repeat(texts.groups, 1, 1)
+    def exists(self, step: Projected, saliency: Tensor, clips: Tensor, whole: Tensor | None = None) -> Tensor | None:
+        """Return what `ExistenceHead.forward` returns; None without a head."""
+        return None if self.existence_head is None else self.existence_head(step, saliency, clips, whole)
 
-    def exists(
-        self, texts: StackedTexts, mask: Tensor, saliency: Tensor, clips: Tensor, whole: Tensor | None = None
-    ) -> Tensor | None:
-        """Return existence logits [groups, batch] of saliency [groups·batch, clips]; None without a head."""
-        if self.existence_head is None:
-            return None
-        logits: Tensor = self.existence_head(saliency, mask.repeat(texts.groups, 1), clips, whole)
-        return logits.view(texts.groups, texts.batch)
+    def heads(self, states: Tensor, references: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return class logits and spans [layers, batch, queries, 2] of states, which move their references if any.
 
-    def heads(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return class and span logits [layers, batch, queries, 2], in float32: bf16 resolves 150 s to 0.3 s."""
+        Both are computed in float32: bf16 resolves 150 s to 0.3 s.
+        """
         with torch.autocast(states.device.type, enabled=False):
             states = states.float()
-            return self.class_head(states), self.span_head(states)
+            logits, moves = self.class_head(states), self.span_head(states)
+            return logits, (moves if references is None else moves + inverse_sigmoid(references)).sigmoid()
 
-    def initialise(self, transformer: list[nn.Module]) -> None:
+    def initialise(self, *transformer: nn.Module) -> None:
         """Draw every matrix of the transformer Xavier-uniformly; the rest keeps PyTorch's defaults."""
         for module in transformer:
             for parameter in module.parameters():

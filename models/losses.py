@@ -1,27 +1,134 @@
 """Losses of Moment-DETR, QD-DETR and BM-DETR, with SHINE's rankings, and the matching that they rest on.
 
-From top to bottom: the ground truth (`Targets`), the weighted total (`compute_losses`), matching and localisation,
-saliency, SHINE's coarse and fine ranking, BM-DETR's own terms. Weights and options are in `loss_settings`.
+From top to bottom: weights and options, the ground truth (`Targets`), the weighted total (`compute_losses`), matching
+and localisation, existence, saliency, SHINE's coarse and fine ranking. BM-DETR's own are in `bm_detr`.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from penumbra.models.grounding import Outputs
-from penumbra.models.loss_settings import (
-    BMDETRLosses,
-    LossSettings,
-    MatchingCosts,
-    MomentDETRLosses,
-    QDDETRLosses,
-    ShineLosses,
-)
 from penumbra.models.spans import generalised_iou, to_windows
 
 RANKS = 12  # a clip's score is the sum of three annotators' (0 to 12); other data sets use the first rank only
+
+
+# -- weights and options; the defaults are the papers' ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MatchingCosts:
+    span: float = 10.0
+    giou: float = 1.0
+    label: float = 4.0
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """Weights and options of the losses that all DETR models share; the defaults are Moment-DETR's."""
+
+    span: float = 10.0  # weight of the L1 distance
+    giou: float = 1.0
+    label: float = 4.0
+    background: float = 0.1  # weight of the background class within the class loss
+    auxiliary: bool = True  # the earlier decoder layers have losses, too
+    costs: MatchingCosts = MatchingCosts()
+    saliency: float = 1.0  # weight of all saliency losses together
+    pair_hinge: bool | None = None  # hinge of clip pairs; None: without SHINE, whose intra term replaces it
+    pair_margin: float = 0.2
+    existence: float = 0.0  # weight of the loss that tells true sentences from false ones
+
+    @property
+    def needs_negative(self) -> bool:
+        """Whether a step asks every video for the text of the batch's next sample, too."""
+        return self.existence > 0
+
+    @property
+    def hard_levels(self) -> int:
+        """The number of hard negatives of a query that a step reads."""
+        return 0
+
+    def own_terms(self, outputs: Outputs, targets: "Targets", terms: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a model's own terms, by the names of their weights; `terms` are those that all models share."""
+        return {}
+
+
+@dataclass(frozen=True)
+class ShineLosses(LossSettings):
+    """Losses of a model that SHINE's hard negatives may train.
+
+    `variant` chooses between SHINE's paper and the authors' released code where they differ. "paper" trains everything.
+    "released" is what the released criterion computes: the saliency losses and the rankings alone. It never matches, so
+    decoder, anchors, span and class heads get no gradient, and the windows of such a model are meaningless.
+
+    Where the paper leaves something open, both follow the released code: the divergence of the fine ranking squashes
+    saliency with a sigmoid and stops the gradient of its first argument (`divergence`); a moment that covers the whole
+    video is compared with clip 0 (`coarse_intra`); the negative-pair loss is a sum over clips; the contrastive loss
+    keeps QVHighlights' twelve ranks on data with one rank (`rank_contrastive`); the negative query is the next sample
+    of the batch; both rankings share the saliency loss's weight, beside their own.
+    """
+
+    shine: bool = False
+    variant: Literal["paper", "released"] = "paper"
+    negative_pair: bool | None = None  # None: with SHINE only (paper, 3.4)
+    coarse: float = 1.0  # weight of the coarse ranking (with SHINE)
+    coarse_terms: tuple[Literal["intra", "inter"], ...] = ("intra", "inter")
+    coarse_margins: tuple[float, float] = (1.0, 2.0)  # h1 and h2
+    quotient: int = 8  # q: a moment of T clips is judged by its T/q best
+    fine: float = 1.0  # weight of the fine ranking (with SHINE)
+    levels_a_step: int = 3  # hard negatives of a query that a step ranks; below 3 they are drawn anew at each step
+    hard_every: int = 1  # one of so many steps ranks hard negatives, the first of an epoch being one
+    fine_terms: tuple[bool, bool, bool, bool] = (True, True, True, True)
+    fine_margins: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
+    ranking_weights: tuple[float, float] = (1.0, 0.0)  # a level compared with the one before, and with level 1
+
+    def __post_init__(self) -> None:
+        for name, value in {"quotient": self.quotient, "hard_every": self.hard_every}.items():
+            if value < 1:
+                raise ValueError(f"{name} is at least 1, not {value}")
+        if self.levels_a_step not in (1, 2, 3):
+            raise ValueError(f"levels_a_step is 1, 2 or 3, not {self.levels_a_step}")
+
+    @property
+    def has_negative_pair(self) -> bool:
+        return self.shine if self.negative_pair is None else self.negative_pair
+
+    @property
+    def needs_negative(self) -> bool:
+        inter = self.shine and self.coarse and "inter" in self.coarse_terms
+        return self.has_negative_pair or bool(inter) or super().needs_negative
+
+    @property
+    def hard_levels(self) -> int:
+        return self.levels_a_step if self.shine and (self.fine > 0 or self.existence > 0) else 0
+
+
+@dataclass(frozen=True)
+class MomentDETRLosses(ShineLosses):
+    """Moment-DETR's losses; `align` is the weight of its optional alignment, published as 0."""
+
+    align: float = 0.0
+    align_temperature: float = 0.07
+
+
+@dataclass(frozen=True)
+class QDDETRLosses(ShineLosses):
+    """QD-DETR's losses, with its contrastive loss over clips' ranks."""
+
+    negative_pair: bool | None = True
+    rank_contrastive: bool = True
+    temperature: float = 0.5
+
+    @property
+    def needs_negative(self) -> bool:
+        return self.rank_contrastive or super().needs_negative
+
+
+# -- the ground truth and the total ------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -46,9 +153,6 @@ class Targets:
     def outside(self) -> Tensor:
         """Valid clips outside the moment [batch, clips]."""
         return (self.clip_scores <= 0) & self.video_mask
-
-
-# -- the total --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -77,11 +181,7 @@ def compute_losses(outputs: Outputs, targets: Targets | tuple[Targets, ...], set
     others: dict[str, Tensor] = {}
     if settings.existence and outputs.existence is not None and targets.false is not None:
         others["existence"] = existence(outputs.existence, targets.false)
-    if isinstance(settings, BMDETRLosses):
-        if settings.probability and outputs.probability is not None:
-            others["probability"] = frame_probability(outputs.probability, targets)
-        if settings.semantic and outputs.pooled is not None:
-            others["semantic"] = semantic_alignment(*outputs.pooled, settings.align_temperature)
+    others |= settings.own_terms(outputs, targets, terms)
     for name, value in others.items():
         total = total + getattr(settings, name) * value
     return Losses(total, {name: value.detach() for name, value in (terms | others).items()})
@@ -102,8 +202,6 @@ def _localisation_losses(
         total = total + settings.span * distance + settings.giou * overlap + settings.label * label
         terms |= {f"span{suffix}": distance, f"giou{suffix}": overlap, f"label{suffix}": label}
         terms[f"class_error{suffix}"] = error
-        if isinstance(settings, BMDETRLosses) and settings.class_error and not suffix:
-            total = total + settings.class_error * error
         if isinstance(settings, MomentDETRLosses) and outputs.align is not None:
             queries, words = outputs.align.queries[layer - layers], outputs.align.words
             terms[f"align{suffix}"] = alignment(queries, words, assigned, settings.align_temperature)
@@ -113,30 +211,29 @@ def _localisation_losses(
 
 def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> tuple[dict[str, Tensor], Tensor]:
     """Return the terms that rank clips, and their weighted sum; terms that need a negative may be left out."""
-    scores, negative = outputs.saliency.float(), outputs.saliency_negative  # [batch, clips]
+    s, scores, negative = settings, outputs.saliency.float(), outputs.saliency_negative  # [batch, clips]
     negative = None if negative is None else negative.float()
-    terms: dict[str, Tensor] = {}
-    if settings.has_pair_hinge:
-        terms["pair_hinge"] = pair_hinge(scores, targets, settings.pair_margin)
-    if isinstance(settings, QDDETRLosses) and settings.rank_contrastive:
-        terms["rank_contrastive"] = rank_contrastive(scores, negative, targets, settings.temperature)
-    if isinstance(settings, ShineLosses) and settings.has_negative_pair and negative is not None:
+    terms, shine = dict[str, Tensor](), isinstance(s, ShineLosses) and s.shine
+    if not shine if s.pair_hinge is None else s.pair_hinge:
+        terms["pair_hinge"] = pair_hinge(scores, targets, s.pair_margin)
+    if isinstance(s, QDDETRLosses) and s.rank_contrastive:
+        terms["rank_contrastive"] = rank_contrastive(scores, negative, targets, s.temperature)
+    if isinstance(s, ShineLosses) and s.has_negative_pair and negative is not None:
         terms["negative_pair"] = negative_pair(negative, targets.video_mask)
     total = torch.stack([*terms.values(), scores.new_zeros(())]).sum()
-    if isinstance(settings, ShineLosses) and settings.shine:
-        coarse, fine, (h1, h2) = {}, {}, settings.coarse_margins
-        if settings.coarse and "intra" in settings.coarse_terms:
-            coarse["coarse_intra"] = coarse_intra(scores, targets, h1, settings.quotient)
-        if settings.coarse and "inter" in settings.coarse_terms and negative is not None:
-            coarse["coarse_inter"] = coarse_inter(scores, negative, targets, h2, settings.quotient)
-        if settings.fine and outputs.saliency_hard is not None and targets.hard_present is not None:
-            hard = outputs.saliency_hard.float()
-            hinges = fine_hinges(scores, hard, targets.hard_present, negative, targets, settings)
-            wanted = (*settings.fine_terms[: len(hard)], settings.fine_terms[-1])  # the last one is the random text's
-            fine = {f"fine_{i + 1}": hinge for i, (hinge, on) in enumerate(zip(hinges, wanted, strict=False)) if on}
-        terms |= coarse | fine
-        total = total + settings.coarse * sum(coarse.values()) + settings.fine * sum(fine.values())
-    return terms, total
+    if not (isinstance(s, ShineLosses) and shine):
+        return terms, total
+    coarse, fine, (h1, h2) = dict[str, Tensor](), dict[str, Tensor](), s.coarse_margins
+    if s.coarse and "intra" in s.coarse_terms:
+        coarse["coarse_intra"] = coarse_intra(scores, targets, h1, s.quotient)
+    if s.coarse and "inter" in s.coarse_terms and negative is not None:
+        coarse["coarse_inter"] = coarse_inter(scores, negative, targets, h2, s.quotient)
+    if s.fine and outputs.saliency_hard is not None and targets.hard_present is not None:
+        hard = outputs.saliency_hard.float()
+        hinges = fine_hinges(scores, hard, targets.hard_present, negative, targets, s)
+        wanted = (*s.fine_terms[: len(hard)], s.fine_terms[-1])  # the last one is the random text's
+        fine = {f"fine_{i + 1}": hinge for i, (hinge, on) in enumerate(zip(hinges, wanted, strict=False)) if on}
+    return terms | coarse | fine, total + s.coarse * sum(coarse.values()) + s.fine * sum(fine.values())
 
 
 # -- matching and localisation (Carion et al., DETR, ECCV 2020) -------------------------------------------------------
@@ -217,10 +314,10 @@ def alignment(queries: Tensor, words: Tensor, assigned: Tensor, temperature: flo
     return (scores.logsumexp(1) - chosen.sum(1) / matched.sum(1).clamp(min=1)).mean()
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of the elements where the mask is True; 0 if there are none."""
+def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Return the mean, along a dimension or of all, of the elements where the mask is True; 0 if there are none."""
     weight = mask.to(values.dtype)
-    return (torch.where(mask, values, 0) * weight).sum() / weight.sum().clamp(min=1)
+    return (torch.where(mask, values, 0) * weight).sum(dim) / weight.sum(dim).clamp(min=1)
 
 
 # -- existence: is the moment in the video at all? --------------------------------------------------------------------
@@ -292,16 +389,15 @@ def coarse_intra(saliency: Tensor, targets: Targets, margin: float, quotient: in
 
     The paper has no case for a moment that covers the whole video; the published code takes clip 0, and so do we.
     """
-    outside = targets.outside
-    highest = saliency.masked_fill(~outside, -torch.inf).amax(1)
-    highest = highest.where(outside.any(1), saliency[:, 0])
+    highest = saliency.masked_fill(~targets.outside, -torch.inf).amax(1)
+    highest = highest.where(targets.outside.any(1), saliency[:, 0])
     return (margin + highest - top_mean(saliency, targets.inside, quotient)).relu().mean()
 
 
 def coarse_inter(saliency: Tensor, negative: Tensor, targets: Targets, margin: float, quotient: int) -> Tensor:
     """Return relu(h2 + S_n(inside) - S_p(inside)), S_n under another sample's text, over the same clips (Eq. 2)."""
-    inside = targets.inside
-    return (margin + top_mean(negative, inside, quotient) - top_mean(saliency, inside, quotient)).relu().mean()
+    other, own = (top_mean(scores, targets.inside, quotient) for scores in (negative, saliency))
+    return (margin + other - own).relu().mean()
 
 
 def divergence(reference: Tensor, saliency: Tensor, mask: Tensor) -> Tensor:
@@ -341,29 +437,3 @@ def fine_hinges(
             total = total + weight * hinge if weight else total
         hinges.append(total)
     return hinges
-
-
-# -- BM-DETR's own terms (WACV 2025) ----------------------------------------------------------------------------------
-
-
-def frame_probability(probability: Tensor, targets: Targets) -> Tensor:
-    """Return the mean over samples of 1 - mean p inside the moment + mean p outside (Eq. 16).
-
-    A clip is inside by its score alone: the published shifting labels padding, too, if a moment covers a video.
-    """
-    inside = mean_over(probability, targets.clip_scores > 0)
-    return (1 - inside + mean_over(probability, targets.outside)).mean()
-
-
-def mean_over(probability: Tensor, clips: Tensor) -> Tensor:
-    """Return the mean [batch] of the probabilities of the chosen clips, both [batch, clips]; 0 if there are none."""
-    return (probability * clips).sum(1) / clips.sum(1).clamp(min=1)
-
-
-def semantic_alignment(video: Tensor, text: Tensor, temperature: float) -> Tensor:
-    """Return the cross entropy of each video [batch, channels] over the batch's texts (Eq. 17); unit vectors.
-
-    The paper's denominator leaves the sample's own text out; the published code, as is usual, does not.
-    """
-    scores = video @ text.T / temperature  # [videos, texts]
-    return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))

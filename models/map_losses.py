@@ -1,7 +1,7 @@
 """Losses of MMN and VDI on the map of candidate moments, and SHINE's hard negatives among them.
 
 From top to bottom: the ground truth (`MapTargets`), weights and options, the weighted total (`mmn_losses`), the IoU
-branch, mutual matching, hard negatives, and VDI's two injections.
+branch, mutual matching, hard negatives. VDI's two injections are in `vdi`.
 """
 
 from dataclasses import dataclass
@@ -61,14 +61,6 @@ class MMNLosses:
             raise ValueError(f"positives is at least 1, not {self.positives}")
 
 
-@dataclass(frozen=True)
-class VDILosses(MMNLosses):
-    """MMN's losses and VDI's two injections; the paper's weights, but for `spatial_dynamics`, which is 0.01 there."""
-
-    visual_context: float = 0.5
-    spatial_dynamics: float = 0.0
-
-
 def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) -> Losses:
     s, video_of, present = settings, outputs.video_of, targets.hard_present
     cells, sentences, hard = outputs.cell_contrast, outputs.text_contrast[0], outputs.text_contrast[1:]
@@ -77,23 +69,23 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) ->
     kept = kept_sentences(targets, video_of, s.removal_overlap)
     scores = torch.einsum("bmc,sc->sbm", cells, sentences)  # [sentences, videos, candidates]
     own = torch.einsum("skc,sc->sk", positives, sentences)
-    mutual = s.contrastive * (s.late if targets.late else 1.0)
     terms = {
         "iou": candidate_iou_loss(outputs.iou_logits(), targets.overlap, s.lowest, s.highest),
         "among_sentences": among_sentences(positives, sentences, kept, hard, present, s),
         "among_moments": among_moments(scores, own, targets.overlap, video_of, s),
     }
+    mutual = s.contrastive * (s.late if targets.late else 1.0)
+    total = terms["iou"] + mutual * (terms["among_sentences"] + terms["among_moments"])
+    others, weights = dict[str, Tensor](), {"existence": EXISTENCE * s.existence}
     if s.hard_order and present is not None:
-        terms["hard_order"] = hard_order(positives, sentences, hard, present, s.hard_margin)
+        others["hard_order"] = hard_order(positives, sentences, hard, present, s.hard_margin)
     if s.hard_overlap and present is not None:
         logits = IOU_SCALE * torch.einsum("smc,ksc->ksm", outputs.cell_iou[video_of], outputs.text_iou[1:])
-        terms["hard_overlap"] = hard_overlap(logits, present)
+        others["hard_overlap"] = masked_mean(functional.softplus(logits).mean(-1), present)
     if s.existence and outputs.existence is not None and targets.false is not None:
-        terms["existence"] = existence(outputs.existence, targets.false)
-    total = terms["iou"] + mutual * (terms["among_sentences"] + terms["among_moments"])
-    weights = {"hard_order": s.hard_order, "hard_overlap": s.hard_overlap, "existence": EXISTENCE * s.existence}
-    total = total + sum(weight * terms[name] for name, weight in weights.items() if name in terms)
-    return Losses(total, {name: value.detach() for name, value in terms.items()})
+        others["existence"] = existence(outputs.existence, targets.false)
+    total = total + sum(weights.get(name, getattr(s, name)) * value for name, value in others.items())
+    return Losses(total, {name: value.detach() for name, value in (terms | others).items()})
 
 
 # -- IoU branch (2D-TAN, AAAI 2020, Eq. 4) ----------------------------------------------------------------------------
@@ -181,33 +173,3 @@ def hard_order(positives: Tensor, sentences: Tensor, hard: Tensor, present: Tens
     hinges = (margin + cosines[1:] - cosines[:-1]).relu().mean(-1)
     both = present & torch.cat((torch.ones_like(present[:1]), present[:-1]))
     return masked_mean(hinges, both)
-
-
-def hard_overlap(logits: Tensor, present: Tensor) -> Tensor:
-    """Return the binary cross entropy of logits [levels, sentences, candidates] and 0: hard negatives have no moment.
-
-    A negative that a sentence lacks (`present` [levels, sentences]) is left out of the mean.
-    """
-    return masked_mean(functional.softplus(logits).mean(-1), present)
-
-
-# -- VDI (CVPR 2023): what is seen is injected into the dynamic part of the query -------------------------------------
-
-
-def context_loss(dynamic: Tensor, context: Tensor, split: Tensor) -> Tensor:
-    """Return the mean squared distance of dynamic queries and contexts [sentences, D] that are `split` (Eq. 2)."""
-    return masked_mean((dynamic - context).square().sum(-1), split)
-
-
-def dynamics_loss(dynamic: Tensor, motion: Tensor, video_of: Tensor, split: Tensor) -> Tensor:
-    """Return the spatial dynamic injection (Eq. 5): queries [sentences, D] are as alike as motions [videos, D].
-
-    It is (cos of motions - cos of queries)^2 of every pair of the n sentences that are `split` [sentences], over n².
-    Pairs of one video are left out: their motion is the same, which would make all dynamic queries of a video equal.
-    """
-    queries = functional.normalize(dynamic, dim=-1)
-    motions = functional.normalize(motion, dim=-1)[video_of]  # [sentences, D]
-    distance = (motions @ motions.T - queries @ queries.T).square()
-    pairs = (video_of[:, None] != video_of) & split[:, None] & split
-    count = split.sum().clamp(min=1)
-    return torch.where(pairs, distance, 0).sum() / count**2

@@ -1,17 +1,21 @@
 """MMN (Wang et al., "Negative Sample Matters", AAAI 2022): sentences and candidate moments in two common spaces.
 
 In one space the cosine says how well a moment overlaps with the sentence's (IoU branch), in the other sentences and
-moments are each other's negatives (contrastive branch). The score of a candidate combines both.
+moments are each other's negatives (contrastive branch). The score of a candidate combines both. From top to bottom:
+settings, inputs and outputs, the map of candidates, convolutions over it, sentences, and the network.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models.moment_map import Kind, MomentMap, candidate_cells, schedule
+from penumbra.models.spans import hull_iou
 
+Kind = Literal["pool", "conv"]
 IOU_SCALE = 10.0  # of the cosine, before the sigmoid
 
 
@@ -94,82 +98,138 @@ class MapOutputs:
         return share**power * self.iou_logits().sigmoid()
 
 
-def of_next_video(video_of: Tensor) -> Tensor:
-    """Return for each sentence the index of one of the next video [sentences]; the first video follows the last.
+# -- the map of candidates (2D-TAN, AAAI 2020; MMN): cell (i, j) is the moment from clip i to clip j -------------------
+#
+# All short moments are candidates, long moments at coarser and coarser steps: only the cells of this schedule exist.
 
-    video_of [sentences] rises from 0; a video's sentences take those of the next one in turn.
+
+class Step(NamedTuple):
+    """Step to longer moments: windows of `width` over the moments before, `stride` apart, give these cells."""
+
+    width: int
+    stride: int
+    cells: list[tuple[int, int]]
+
+
+def schedule(clips: int, counts: Sequence[int]) -> list[Step]:
+    """Return the steps of a map, from one clip on: `counts[g]` of 2^g clips each.
+
+    Raise `ValueError` if they exceed the map.
     """
-    counts = torch.bincount(video_of)
-    first, following = counts.cumsum(0) - counts, (video_of + 1) % len(counts)
-    place = torch.arange(len(video_of), device=video_of.device) - first[video_of]
-    return first[following] + place % counts[following]
+    if clips <= sum(count * 2**group for group, count in enumerate(counts)):
+        raise ValueError(f"a map of {clips} clips is too narrow for steps {tuple(counts)}")
+    steps, offset = [Step(1, 1, [(clip, clip) for clip in range(clips)])], 0
+    for group, count in enumerate(counts):
+        for number in range(count):
+            offset += 2**group
+            width, stride = (3, 2) if group and not number else (2, 1)
+            cells = [(start, start + offset) for start in range(0, clips - offset, 2**group)]
+            steps.append(Step(width, stride, cells))
+    return steps
 
 
-class ExistenceHead(nn.Module):
-    """Logit of whether a sentence's moment is in a video, from the products of the sentence and the likeliest cells."""
+def candidate_cells(clips: int, counts: Sequence[int]) -> Tensor:
+    """Return the first and last clip [candidates, 2] of every candidate, in the order of the map's rows."""
+    return torch.tensor(sorted(cell for step in schedule(clips, counts) for cell in step.cells))
 
-    def __init__(self, joint: int) -> None:
+
+def candidate_windows(cells: Tensor, clips: int, durations: Tensor) -> Tensor:
+    """Return windows [sentences, candidates, 2] in seconds of `cells` [candidates, 2]; durations [sentences]."""
+    bounds = cells + cells.new_tensor([0, 1])
+    return bounds * durations[:, None, None].float() / clips
+
+
+class MomentMap(nn.Module):
+    """Module that lays clips out on the map: the diagonal, then longer and longer moments.
+
+    "pool" takes the maximum over a moment's clips, "conv" learns the same steps as convolutions. Cells that are no
+    candidate are 0.
+    """
+
+    places: Tensor
+
+    def __init__(self, clips: int, counts: Sequence[int], hidden: int, kind: Kind) -> None:
         super().__init__()
-        self.products = nn.Linear(2 * joint, 1)
+        diagonal, *self.steps = schedule(clips, counts)
+        learned = self.steps if kind == "conv" else []
+        self.convolutions = nn.ModuleList(nn.Conv1d(hidden, hidden, step.width, step.stride) for step in learned)
+        cells = [cell for step in (diagonal, *self.steps) for cell in step.cells]
+        places = torch.tensor([start * clips + end for start, end in cells])
+        self.register_buffer("places", places, persistent=False)
 
-    def forward(self, cells: tuple[Tensor, Tensor], sentences: tuple[Tensor, Tensor]) -> Tensor:
-        """Return logits [sentences]; cells [sentences, candidates, joint] and sentences are of both spaces.
+    def forward(self, clips: Tensor) -> Tensor:
+        """[batch, hidden, clips] to [batch, hidden, clips, clips]."""
+        values, levels = clips, [clips]
+        for number, step in enumerate(self.steps):
+            if self.convolutions:
+                values = self.convolutions[number](values)
+            else:
+                values = functional.max_pool1d(values, step.width, step.stride)
+            levels.append(values)  # [batch, hidden, starts]
+        everything = torch.cat(levels, dim=-1)  # [batch, hidden, candidates]
+        batch, hidden, size = clips.shape
+        empty = everything.new_zeros(batch, hidden, size**2)
+        return empty.index_copy(2, self.places, everything).view(batch, hidden, size, size)
 
-        The cells are weighted by a softmax over the IoU branch's scaled cosine. Products of unit vectors are small:
-        they are multiplied by their number.
-        """
-        weights = (IOU_SCALE * torch.einsum("smc,sc->sm", cells[0], sentences[0])).softmax(1)
-        likeliest = [torch.einsum("sm,smc->sc", weights, space) for space in cells]
-        products = [sentence * cell for sentence, cell in zip(sentences, likeliest, strict=True)]
-        vector = torch.cat(products, dim=1) * products[0].shape[1]  # [sentences, 2·joint]
-        with torch.autocast(vector.device.type, enabled=False):
-            return self.products(vector.float())[:, 0]
+
+def candidate_overlap(cells: Tensor, clips: int, durations: Tensor, windows: Tensor, present: Tensor) -> Tensor:
+    """Return the best hull IoU [sentences, candidates] of `cells` with windows [sentences, windows, 2] in seconds."""
+    candidates = candidate_windows(cells, clips, durations)
+    overlap = hull_iou(candidates[:, :, None], windows[:, None])  # [sentences, candidates, windows]
+    return overlap.masked_fill(~present[:, None], 0).amax(-1)
 
 
-class SentenceEncoder(nn.Module):
-    """Encoder of a sentence: the normalised mean of its tokens, through one linear layer for each space."""
+def segment_means(video: Tensor, lengths: Tensor, segments: int) -> Tensor:
+    """Return means [batch, segments, channels] of equal parts of videos [batch, clips, channels]; lengths [batch].
 
-    def __init__(self, width: int, joint: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.iou = nn.Linear(width, joint)
-        self.contrast = nn.Linear(width, joint)
-
-    def forward(self, text: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return IoU and contrastive vectors [..., joint] of a text [..., words, width] with its mask [..., words]."""
-        total = (text * mask[..., None]).sum(-2)  # [..., width]
-        sentence = self.norm(total / mask.sum(-1, keepdim=True).clamp(min=1))
-        return self.iou(sentence), self.contrast(sentence)
+    Bounds are i/segments of the length, rounded half to even and at most the last clip, so that the last clip of a
+    video with more clips than segments counts for nothing, as published. A segment without a clip is the clip at which
+    it begins: a video shorter than the map repeats its clips.
+    """
+    parts = torch.arange(segments + 1, device=video.device, dtype=torch.float64) / segments
+    bounds = (parts * lengths[:, None]).round().long().minimum(lengths[:, None] - 1)
+    first, after = bounds[:, :-1], bounds[:, 1:].maximum(bounds[:, :-1] + 1)
+    place = torch.arange(video.shape[1], device=video.device)
+    inside = (place >= first[..., None]) & (place < after[..., None])
+    return (inside / (after - first)[..., None]) @ video
 
 
 # -- convolutions over the map, normalised by how many candidates each sees (2D-TAN, MMN) -----------------------------
 
 
-class BorderedNorm(nn.Module):
-    """Batch normalisation that counts `outside` zero cells a channel and sample, a border that is never computed."""
+class ProposalLayer(nn.Module):
+    """Convolution, batch normalisation, ReLU, and each cell times its weight.
 
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
+    The published code pads the whole map once, before the first layer, by all that the layers remove, and convolves and
+    normalises that border, too. Where no candidate is in reach the convolution gives its bias alone: `outside` such
+    cells a channel and sample are only counted here, as zeros, and each layer pads as little as it can.
+    """
 
-    def __init__(self, channels: int, outside: int) -> None:
+    weights: Tensor
+
+    def __init__(self, width: int, out: int, kernel: int, padding: int, outside: int, weights: Tensor) -> None:
         super().__init__()
-        self.outside, self.momentum, self.smallest = outside, 0.1, 1e-5  # as in torch's
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-        self.register_buffer("running_mean", torch.zeros(channels))
-        self.register_buffer("running_var", torch.ones(channels))
-        self.register_buffer("num_batches_tracked", torch.tensor(0))
+        self.convolution, self.padding, self.outside = nn.Conv2d(width, out, kernel), padding, outside
+        self.norm = nn.BatchNorm2d(out)  # holds weights and running statistics
+        self.register_buffer("weights", weights, persistent=False)
 
-    def forward(self, cells: Tensor, shift: Tensor) -> Tensor:
-        """Normalise cells [videos, channels, n, n] and their border, before `shift` [channels] is added.
+    def forward(self, cells: Tensor) -> Tensor:
+        """[videos, width, n, n] to [videos, out, m, m], in float32 after the convolution."""
+        cells = functional.conv2d(cells, self.convolution.weight, padding=self.padding)
+        with torch.autocast(cells.device.type, enabled=False):
+            return self._normalised(cells.float()).relu() * self.weights
 
-        The batch's own mean removes the shift, so that it moves the running mean only and has no gradient.
+    def _normalised(self, cells: Tensor) -> Tensor:
+        """Normalise cells [videos, out, m, m] and their border, to which the convolution's bias is still to be added.
+
+        The batch's own mean removes the bias, so that it moves the running mean only and has no gradient.
         """
 
         def each(values: Tensor) -> Tensor:
             return values[:, None, None]  # broadcastable against cells
 
+        norm: Any = self.norm  # with weights and statistics
+        bias = self.convolution.bias.detach()  # type: ignore[union-attr]
         if self.training:
             border = cells.shape[0] * self.outside
             count = cells.numel() // cells.shape[1] + border
@@ -177,37 +237,12 @@ class BorderedNorm(nn.Module):
             centred = cells - each(mean)
             variance = (centred.square().sum((0, 2, 3)) + border * mean.square()) / count
             with torch.no_grad():
-                self.running_mean.lerp_(mean + shift, self.momentum)
-                self.running_var.lerp_(variance * (count / max(count - 1, 1)), self.momentum)
-                self.num_batches_tracked += 1
+                norm.running_mean.lerp_(mean + bias, norm.momentum)
+                norm.running_var.lerp_(variance * (count / max(count - 1, 1)), norm.momentum)
+                norm.num_batches_tracked += 1
         else:
-            centred, variance = cells - each(self.running_mean - shift), self.running_var
-        return centred * each(self.weight * (variance + self.smallest).rsqrt()) + each(self.bias)
-
-
-class ProposalLayer(nn.Module):
-    """Convolution, batch normalisation, ReLU, and each cell times its weight.
-
-    The published code pads the whole map once, before the first layer, by all that the layers remove, and convolves and
-    normalises that border, too. Where no candidate is in reach the convolution gives its bias alone: such cells are
-    only counted here, and each layer pads as little as it can.
-    """
-
-    weights: Tensor
-
-    def __init__(self, width: int, out: int, kernel: int, padding: int, outside: int, weights: Tensor) -> None:
-        super().__init__()
-        self.convolution, self.padding = nn.Conv2d(width, out, kernel), padding
-        self.norm = BorderedNorm(out, outside)
-        self.register_buffer("weights", weights, persistent=False)
-
-    def forward(self, cells: Tensor) -> Tensor:
-        """[videos, width, n, n] to [videos, out, m, m], in float32 after the convolution."""
-        cells = functional.conv2d(cells, self.convolution.weight, padding=self.padding)
-        with torch.autocast(cells.device.type, enabled=False):
-            shift = self.convolution.bias
-            normed: Tensor = self.norm(cells.float(), 0 if shift is None else shift.detach())
-            return normed.relu() * self.weights
+            centred, variance = cells - each(norm.running_mean - bias), norm.running_var
+        return centred * each(norm.weight * (variance + norm.eps).rsqrt()) + each(norm.bias)
 
 
 class ProposalConvolution(nn.Module):
@@ -234,6 +269,57 @@ class ProposalConvolution(nn.Module):
         for layer in self.layers:
             cells = layer(cells)
         return cells
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+
+
+def of_next_video(video_of: Tensor) -> Tensor:
+    """Return for each sentence the index of one of the next video [sentences]; the first video follows the last.
+
+    video_of [sentences] rises from 0; a video's sentences take those of the next one in turn.
+    """
+    counts = torch.bincount(video_of)
+    first, following = counts.cumsum(0) - counts, (video_of + 1) % len(counts)
+    place = torch.arange(len(video_of), device=video_of.device) - first[video_of]
+    return first[following] + place % counts[following]
+
+
+class SentenceEncoder(nn.Module):
+    """Encoder of a sentence: the normalised mean of its tokens, through one linear layer for each space."""
+
+    def __init__(self, width: int, joint: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.iou = nn.Linear(width, joint)
+        self.contrast = nn.Linear(width, joint)
+
+    def forward(self, text: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return IoU and contrastive vectors [..., joint] of a text [..., words, width] with its mask [..., words]."""
+        total = (text * mask[..., None]).sum(-2)  # [..., width]
+        sentence = self.norm(total / mask.sum(-1, keepdim=True).clamp(min=1))
+        return self.iou(sentence), self.contrast(sentence)
+
+
+class ExistenceHead(nn.Module):
+    """Logit of whether a sentence's moment is in a video, from the products of the sentence and the likeliest cells."""
+
+    def __init__(self, joint: int) -> None:
+        super().__init__()
+        self.products = nn.Linear(2 * joint, 1)
+
+    def forward(self, cells: tuple[Tensor, Tensor], sentences: tuple[Tensor, Tensor]) -> Tensor:
+        """Return logits [sentences]; cells [sentences, candidates, joint] and sentences are of both spaces.
+
+        The cells are weighted by a softmax over the IoU branch's scaled cosine. Products of unit vectors are small:
+        they are multiplied by their number.
+        """
+        weights = (IOU_SCALE * torch.einsum("smc,sc->sm", cells[0], sentences[0])).softmax(1)
+        likeliest = [torch.einsum("sm,smc->sc", weights, space) for space in cells]
+        products = [sentence * cell for sentence, cell in zip(sentences, likeliest, strict=True)]
+        vector = torch.cat(products, dim=1) * products[0].shape[1]  # [sentences, 2·joint]
+        with torch.autocast(vector.device.type, enabled=False):
+            return self.products(vector.float())[:, 0]
 
 
 # -- the network ------------------------------------------------------------------------------------------------------

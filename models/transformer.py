@@ -1,10 +1,7 @@
-"""The transformer of Moment-DETR, QD-DETR and BM-DETR: attention, encoder layers, and two decoders.
-
-From top to bottom: small layers and sine positions, dropout, attention, the feed-forward branch, encoder layers,
-Moment-DETR's decoder over learned queries, and the decoder over anchors of QD-DETR and BM-DETR.
-"""
+"""The transformer of Moment-DETR, QD-DETR and BM-DETR: its sizes, attention, encoder layers, and two decoders."""
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -16,6 +13,39 @@ from penumbra.models.spans import inverse_sigmoid
 
 Activation = Literal["relu", "prelu"]
 TEMPERATURE = 10000.0  # of sine positions
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Sizes that all DETR-style models share; the defaults are the papers'.
+
+    `video_dim` counts the two temporal endpoint channels. `longest_text` is the size of the text position table, which
+    official checkpoints hold even if `text_positions` leaves it unused. `existence` adds a head that says whether a
+    text's moment is in the video.
+    """
+
+    video_dim: int = 1
+    text_dim: int = 1
+    longest_text: int = 32
+    existence: bool = False
+    hidden: int = 256
+    heads: int = 8  # attention heads
+    feed_forward: int = 1024  # width of the feed-forward layers
+    encoder_layers: int = 2  # QD-DETR has as many from text to video
+    decoder_layers: int = 2
+    queries: int = 10  # moment queries
+    projections: int = 2  # layers of the input projections, 1 to 3
+    dropout: float = 0.1  # inside the transformer
+    input_dropout: float = 0.5  # of the input projections
+    text_positions: bool = False  # learned positions of words
+
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads or self.hidden % 4:
+            raise ValueError(f"hidden {self.hidden} must be a multiple of 4 and of heads {self.heads}")
+        if not 1 <= self.projections <= 3:
+            raise ValueError(f"projections is 1, 2 or 3, not {self.projections}")
+        if min(self.video_dim, self.text_dim, self.encoder_layers, self.decoder_layers, self.queries) < 1:
+            raise ValueError("dimensions, layers and queries are at least 1")
 
 
 class MLP(nn.Module):
@@ -38,22 +68,14 @@ def clip_positions(mask: Tensor, channels: int) -> Tensor:
     The last valid clip is at 2 pi whatever the length, so padding does not change a video's positions.
     """
     count = mask.float().cumsum(1)
-    share = count / (count[:, -1:] + 1e-6) * (2 * math.pi)
-    return _interleave(share[..., None] / _frequencies(channels, mask.device))
+    return sines(count / (count[:, -1:] + 1e-6) * (2 * math.pi), channels)
 
 
-def sine_embedding(values: Tensor, channels: int) -> Tensor:
-    """Return the sine embedding [..., channels] of numbers in (0, 1), as DAB-DETR embeds anchors (ICLR 2022)."""
-    return _interleave(2 * math.pi * values.float()[..., None] / _frequencies(channels, values.device))
-
-
-def _frequencies(channels: int, device: torch.device) -> Tensor:
-    index = torch.arange(channels, dtype=torch.float32, device=device)
-    return TEMPERATURE ** (2 * torch.div(index, 2, rounding_mode="floor") / channels)
-
-
-def _interleave(angles: Tensor) -> Tensor:
-    return torch.stack((angles[..., 0::2].sin(), angles[..., 1::2].cos()), dim=-1).flatten(-2)
+def sines(angles: Tensor, channels: int) -> Tensor:
+    """Return the sine and the cosine, in turn, of angles [...] divided by rising powers, [..., channels]."""
+    index = torch.arange(channels, dtype=torch.float32, device=angles.device)
+    slower = angles[..., None] / TEMPERATURE ** (2 * torch.div(index, 2, rounding_mode="floor") / channels)
+    return torch.stack((slower[..., 0::2].sin(), slower[..., 1::2].cos()), dim=-1).flatten(-2)
 
 
 # -- dropout ----------------------------------------------------------------------------------------------------------
@@ -133,13 +155,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor |
 class Attention(nn.Module):
     """Multi-head attention with the projections of query, key and value in one matrix, in this order (rows)."""
 
-    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+    def __init__(self, s: ModelSettings) -> None:
         super().__init__()
-        self.heads = heads
-        self.in_weight = nn.Parameter(torch.empty(3 * hidden, hidden))
-        self.in_bias = nn.Parameter(torch.zeros(3 * hidden))
-        self.out = nn.Linear(hidden, hidden)
-        self.dropout = Dropout(dropout)
+        self.heads = s.heads
+        self.in_weight = nn.Parameter(torch.empty(3 * s.hidden, s.hidden))
+        self.in_bias = nn.Parameter(torch.zeros(3 * s.hidden))
+        self.out = nn.Linear(s.hidden, s.hidden)
+        self.dropout = Dropout(s.dropout)
         nn.init.xavier_uniform_(self.in_weight)
         nn.init.zeros_(self.out.bias)
 
@@ -160,16 +182,16 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """W2 drop(act(W1 x)): act is ReLU in Moment-DETR, a PReLU with one slope a layer in QD-DETR and BM-DETR."""
 
-    def __init__(self, hidden: int, width: int, dropout: float, activation: Activation) -> None:
+    def __init__(self, s: ModelSettings, activation: Activation) -> None:
         super().__init__()
-        self.linear1 = nn.Linear(hidden, width)
-        self.linear2 = nn.Linear(width, hidden)
-        self.dropout = Dropout(dropout)
+        self.linear1 = nn.Linear(s.hidden, s.feed_forward)
+        self.linear2 = nn.Linear(s.feed_forward, s.hidden)
+        self.dropout = Dropout(s.dropout)
         self.slope = nn.Parameter(torch.tensor([0.25])) if activation == "prelu" else None
 
     def forward(self, values: Tensor) -> Tensor:
         """[..., hidden] to [..., hidden]."""
-        inner = self.linear1(values)  # [..., width]
+        inner = self.linear1(values)  # [..., feed_forward]
         inner = inner.relu() if self.slope is None else functional.prelu(inner, self.slope.to(inner.dtype))
         return self.linear2(self.dropout(inner))
 
@@ -180,12 +202,12 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Post-norm layer: self-attention with positions on query and key, then the feed-forward branch."""
 
-    def __init__(self, hidden: int, heads: int, width: int, dropout: float, activation: Activation) -> None:
+    def __init__(self, s: ModelSettings, activation: Activation) -> None:
         super().__init__()
-        self.attention = Attention(hidden, heads, dropout)
-        self.feed_forward = FeedForward(hidden, width, dropout, activation)
-        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.dropout = Dropout(dropout)
+        self.attention = Attention(s)
+        self.feed_forward = FeedForward(s, activation)
+        self.norm1, self.norm2 = nn.LayerNorm(s.hidden), nn.LayerNorm(s.hidden)
+        self.dropout = Dropout(s.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor, bias: Tensor, wanted: int | None = None) -> Tensor:
         """Return new tokens; tokens and positions [batch, length, hidden]; bias [batch, 1, 1, length] hides padding.
@@ -199,33 +221,25 @@ class EncoderLayer(nn.Module):
         return self.norm2(self.dropout.add(tokens, self.feed_forward(tokens)))
 
 
-class TextToVideoLayer(nn.Module):
+class TextToVideoLayer(EncoderLayer):
     """QD-DETR's layer in which every clip reads the text (Moon et al., CVPR 2023, section 3.2); only clips change.
 
     The first LayerNorm sits on the feed-forward branch alone and the second after the second residual, so it is neither
     a plain pre-norm nor a post-norm layer.
     """
 
-    def __init__(self, hidden: int, heads: int, width: int, dropout: float) -> None:
-        super().__init__()
-        self.attention = Attention(hidden, heads, dropout)
-        self.feed_forward = FeedForward(hidden, width, dropout, "prelu")
-        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.dropout = Dropout(dropout)
+    def forward(self, video: Tensor, positions: Tensor, bias: Tensor, text: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]
+        """Return clips [texts·batch, clips, hidden] after reading their text.
 
-    def forward(self, video: Tensor, video_positions: Tensor, text: Tensor, text_keys: Tensor, bias: Tensor) -> Tensor:
-        """Return clips [groups·batch, clips, hidden] after reading `groups` texts a video.
-
-        Text without and with its positions [groups·batch, words, hidden]; clips likewise or, while they are the same
-        under all texts, [batch, clips, hidden]; their positions [batch, clips, hidden].
+        text [texts·batch, words, hidden] and, with its positions, keys; clips likewise or, while they are the same
+        under all texts of a video, [batch, clips, hidden]; their positions [batch, clips, hidden].
         """
-        groups = len(text) // len(video_positions)
-        if len(video) == len(video_positions):
-            queries, video = video + video_positions, video.repeat(groups, 1, 1)
+        texts = len(text) // len(positions)
+        if len(video) == len(positions):
+            queries, video = video + positions, video.repeat(texts, 1, 1)
         else:
-            queries = (video.view(groups, *video_positions.shape) + video_positions).flatten(0, 1)
-        read = self.attention(queries, text_keys, text, bias)  # [groups·batch, clips, hidden]
-        video = self.dropout.add(video, read)
+            queries = (video.view(texts, *positions.shape) + positions).flatten(0, 1)
+        video = self.dropout.add(video, self.attention(queries, keys, text, bias))
         return self.norm2(self.dropout.add(video, self.feed_forward(self.norm1(video))))
 
 
@@ -235,13 +249,13 @@ class TextToVideoLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Post-norm layer: self-attention of the moment queries, attention to the memory, feed-forward."""
 
-    def __init__(self, hidden: int, heads: int, width: int, dropout: float) -> None:
+    def __init__(self, s: ModelSettings) -> None:
         super().__init__()
-        self.self_attention = Attention(hidden, heads, dropout)
-        self.cross_attention = Attention(hidden, heads, dropout)
-        self.feed_forward = FeedForward(hidden, width, dropout, "relu")
-        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(hidden) for _ in range(3))
-        self.dropout = Dropout(dropout)
+        self.self_attention = Attention(s)
+        self.cross_attention = Attention(s)
+        self.feed_forward = FeedForward(s, "relu")
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(s.hidden) for _ in range(3))
+        self.dropout = Dropout(s.dropout)
 
     def forward(self, content: Tensor, queries: Tensor, memory: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
         """Return new content; content and queries [batch, queries, hidden], memory and keys [batch, length, hidden]."""
@@ -255,10 +269,10 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """Layers over learned queries; one LayerNorm serves the output of every layer and feeds none."""
 
-    def __init__(self, hidden: int, heads: int, width: int, layers: int, dropout: float) -> None:
+    def __init__(self, s: ModelSettings) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(hidden, heads, width, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(hidden)
+        self.layers = nn.ModuleList(DecoderLayer(s) for _ in range(s.decoder_layers))
+        self.norm = nn.LayerNorm(s.hidden)
 
     def forward(self, queries: Tensor, memory: Tensor, positions: Tensor, bias: Tensor) -> Tensor:
         """Return states [layers, batch, queries, hidden]; queries [queries, hidden], memory [batch, length, hidden]."""
@@ -274,73 +288,51 @@ class Decoder(nn.Module):
 # -- the decoder of QD-DETR and BM-DETR: every moment query is an anchor (centre, width), as in DAB-DETR (ICLR 2022)
 
 
-class AnchorSelfAttention(nn.Module):
-    """Self-attention of the moment queries with separate weights for content and position."""
+class AnchorDecoderLayer(nn.Module):
+    """Post-norm layer in whose attentions content and place have weights of their own.
 
-    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+    In the attention to the memory each head's query and key are content and place, concatenated. Only the first layer
+    adds them as well: its content is zero.
+    """
+
+    def __init__(self, s: ModelSettings, first: bool) -> None:
         super().__init__()
-        self.heads = heads
-        self.query_content, self.query_position, self.key_content, self.key_position, self.value, self.out = (
-            nn.Linear(hidden, hidden) for _ in range(6)
+        own = ("query_content", "query_position", "key_content", "key_position", "value", "out")
+        cross: tuple[str, ...] = ("query_content", "query_anchor", "key_content", "key_position", "value", "out")
+        cross += ("query_position",) * first
+        self.self_attention, self.cross_attention = (
+            nn.ModuleDict({name: nn.Linear(s.hidden, s.hidden) for name in names}) for names in (own, cross)
         )
-        self.dropout = Dropout(dropout)
-
-    def forward(self, content: Tensor, positions: Tensor) -> Tensor:
-        """Return [batch, queries, hidden], the shape of content and positions."""
-        query = self.query_content(content) + self.query_position(positions)
-        key = self.key_content(content) + self.key_position(positions)
-        return self.out(attend(query, key, self.value(content), self.heads, None, self.dropout.rate))
-
-
-class AnchorCrossAttention(nn.Module):
-    """Attention to the memory by content and place: each head's query and key are the two concatenated."""
-
-    def __init__(self, hidden: int, heads: int, dropout: float, first: bool) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query_content, self.query_anchor, self.key_content, self.key_position, self.value, self.out = (
-            nn.Linear(hidden, hidden) for _ in range(6)
-        )
-        self.query_position = nn.Linear(hidden, hidden) if first else None  # only the first layer has it
-        self.dropout = Dropout(dropout)
+        self.feed_forward = FeedForward(s, "prelu")
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(s.hidden) for _ in range(3))
+        self.dropout, self.heads = Dropout(s.dropout), s.heads
+        for attention in (self.self_attention, self.cross_attention):
+            nn.init.zeros_(attention["out"].bias)  # type: ignore[arg-type]
 
     def forward(
-        self, content: Tensor, query_positions: Tensor, anchors: Tensor, memory: Tensor, positions: Tensor, bias: Tensor
+        self, content: Tensor, placed: Tensor, anchors: Tensor, memory: Tensor, positions: Tensor, bias: Tensor
     ) -> Tensor:
-        """Return [batch, queries, hidden], the shape of content, its positions and the anchors' embeddings.
+        """Return new content [batch, queries, hidden]; `placed` are its positions, `anchors` their embeddings.
 
         memory and its positions [batch, length, hidden].
         """
-        query, key, place = self.query_content(content), self.key_content(memory), self.key_position(positions)
-        if self.query_position is not None:
-            query, key = query + self.query_position(query_positions), key + place
-        query, key = self._by_head(query, self.query_anchor(anchors)), self._by_head(key, place)  # [..., 2·hidden]
-        return self.out(attend(query, key, self.value(memory), self.heads, bias, self.dropout.rate))
+        own, cross, rate = self.self_attention, self.cross_attention, self.dropout.rate
+        query = own["query_content"](content) + own["query_position"](placed)
+        key = own["key_content"](content) + own["key_position"](placed)
+        read = attend(query, key, own["value"](content), self.heads, None, rate)
+        content = self.norm1(self.dropout.add(content, own["out"](read)))
+        query, key = cross["query_content"](content), cross["key_content"](memory)
+        place = cross["key_position"](positions)
+        if "query_position" in cross:
+            query, key = query + cross["query_position"](placed), key + place
+        query, key = self._by_head(query, cross["query_anchor"](anchors)), self._by_head(key, place)  # [..., 2·hidden]
+        read = attend(query, key, cross["value"](memory), self.heads, bias, rate)
+        content = self.norm2(self.dropout.add(content, cross["out"](read)))
+        return self.norm3(self.dropout.add(content, self.feed_forward(content)))
 
     def _by_head(self, content: Tensor, place: Tensor) -> Tensor:
         both = [x.view(*x.shape[:-1], self.heads, -1) for x in (content, place)]
         return torch.cat(both, dim=-1).flatten(-2)
-
-
-class AnchorDecoderLayer(nn.Module):
-    """Post-norm layer: self-attention, attention to the memory, feed-forward with PReLU."""
-
-    def __init__(self, hidden: int, heads: int, width: int, dropout: float, first: bool) -> None:
-        super().__init__()
-        self.self_attention = AnchorSelfAttention(hidden, heads, dropout)
-        self.cross_attention = AnchorCrossAttention(hidden, heads, dropout, first)
-        self.feed_forward = FeedForward(hidden, width, dropout, "prelu")
-        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(hidden) for _ in range(3))
-        self.dropout = Dropout(dropout)
-
-    def forward(
-        self, content: Tensor, query_positions: Tensor, anchors: Tensor, memory: Tensor, positions: Tensor, bias: Tensor
-    ) -> Tensor:
-        """Return the new content [batch, queries, hidden]; arguments as in `AnchorCrossAttention.forward`."""
-        content = self.norm1(self.dropout.add(content, self.self_attention(content, query_positions)))
-        read = self.cross_attention(content, query_positions, anchors, memory, positions, bias)
-        content = self.norm2(self.dropout.add(content, read))
-        return self.norm3(self.dropout.add(content, self.feed_forward(content)))
 
 
 class AnchorDecoder(nn.Module):
@@ -350,21 +342,16 @@ class AnchorDecoder(nn.Module):
     width first, refines no anchor, and gives the modulating head two outputs, of which the first is used.
     """
 
-    def __init__(self, hidden: int, heads: int, width: int, layers: int, dropout: float, bm_detr: bool = False) -> None:
+    def __init__(self, s: ModelSettings, bm_detr: bool = False) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            AnchorDecoderLayer(hidden, heads, width, dropout, first=index == 0) for index in range(layers)
-        )
-        self.norm = nn.LayerNorm(hidden)
+        self.layers = nn.ModuleList(AnchorDecoderLayer(s, first=not index) for index in range(s.decoder_layers))
+        self.norm = nn.LayerNorm(s.hidden)
         self.width_first = bm_detr
-        self.position_head = MLP(hidden, hidden, hidden, 2)
-        self.scale_head = MLP(hidden, hidden, hidden, 2)
-        self.width_head = MLP(hidden, hidden, 2 if bm_detr else 1, 2)
-        self.refine_head = None if bm_detr else MLP(hidden, hidden, 2, 3)
-        for module in self.modules():  # `GroundingModel.initialise` draws the matrices; only these biases start at zero
-            if isinstance(module, AnchorSelfAttention | AnchorCrossAttention):
-                nn.init.zeros_(module.out.bias)
-        if self.refine_head is not None:
+        self.position_head = MLP(s.hidden, s.hidden, s.hidden, 2)
+        self.scale_head = MLP(s.hidden, s.hidden, s.hidden, 2)
+        self.width_head = MLP(s.hidden, s.hidden, 2 if bm_detr else 1, 2)
+        self.refine_head = None if bm_detr else MLP(s.hidden, s.hidden, 2, 3)
+        if self.refine_head is not None:  # `GroundingModel.initialise` draws its matrices, not this bias
             nn.init.zeros_(self.refine_head.layers[-1].bias)  # type: ignore[arg-type]
 
     def forward(self, anchors: Tensor, memory: Tensor, positions: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -374,25 +361,19 @@ class AnchorDecoder(nn.Module):
         """
         reference = anchors.sigmoid().expand(memory.shape[0], -1, -1)  # [batch, queries, 2]
         content = memory.new_zeros(*reference.shape[:2], memory.shape[-1])  # [batch, queries, hidden]
-        states, references = [], [reference]
+        states, references = [], []
         for index, layer in enumerate(self.layers):
-            embedded = self._embed(reference)  # [batch, queries, hidden]
+            references.append(reference)  # with its gradient
+            reference = reference.detach() if index and self.refine_head is not None else reference
+            sides = sines(2 * math.pi * reference.float(), memory.shape[-1] // 2)  # [batch, queries, 2, hidden / 2]
+            embedded = (sides.flip(-2) if self.width_first else sides).flatten(-2)
             placed = self.position_head(embedded)
             if index:
                 embedded = embedded * self.scale_head(content)
             embedded = embedded * (self.width_head(content)[..., :1].sigmoid() / reference[..., 1:])
             content = layer(content, placed, embedded, memory, positions, bias)
             states.append(self.norm(content))
-            if self.refine_head is None:
-                references.append(reference)
-            else:
+            if self.refine_head is not None and index + 1 < len(self.layers):
                 with torch.autocast(content.device.type, enabled=False):  # float32, as `GroundingModel.heads`
-                    refined = (self.refine_head(content.float()) + inverse_sigmoid(reference)).sigmoid()
-                references.append(refined)  # with its gradient, for the next layer's output
-                reference = refined.detach()
-        return torch.stack(states), torch.stack(references[:-1])
-
-    def _embed(self, reference: Tensor) -> Tensor:
-        channels = self.norm.normalized_shape[0] // 2
-        centre, width = (sine_embedding(reference[..., side], channels) for side in (0, 1))
-        return torch.cat((width, centre) if self.width_first else (centre, width), dim=-1)
+                    reference = (self.refine_head(content.float()) + inverse_sigmoid(reference)).sigmoid()
+        return torch.stack(states), torch.stack(references)

@@ -15,8 +15,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from penumbra.models.map_losses import context_loss, dynamics_loss
+from penumbra.models.losses import masked_mean
+from penumbra.models.map_losses import MMNLosses
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from penumbra.models.transformer import clip_positions
 
@@ -37,6 +39,14 @@ class VDISettings(MMNSettings):
     motion: Literal["transformer", "lstm"] = "transformer"
     context: Context = "static"
     text_rate: float = 0.1  # the text encoder's share of the learning rate; 0: it is frozen
+
+
+@dataclass(frozen=True)
+class VDILosses(MMNLosses):
+    """MMN's losses and VDI's two injections; the paper's weights, but for `spatial_dynamics`, which is 0.01 there."""
+
+    visual_context: float = 0.5
+    spatial_dynamics: float = 0.0
 
 
 @dataclass
@@ -93,6 +103,25 @@ class SpatialDynamics(nn.Module):
             states = self.sequence(placed, src_key_padding_mask=~(seen.mask | nothing))
         weight = seen.mask[..., None].to(states.dtype)
         return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+def context_loss(dynamic: Tensor, context: Tensor, split: Tensor) -> Tensor:
+    """Return the mean squared distance of dynamic queries and contexts [sentences, D] that are `split` (Eq. 2)."""
+    return masked_mean((dynamic - context).square().sum(-1), split)
+
+
+def dynamics_loss(dynamic: Tensor, motion: Tensor, video_of: Tensor, split: Tensor) -> Tensor:
+    """Return the spatial dynamic injection (Eq. 5): queries [sentences, D] are as alike as motions [videos, D].
+
+    It is (cos of motions - cos of queries)^2 of every pair of the n sentences that are `split` [sentences], over n².
+    Pairs of one video are left out: their motion is the same, which would make all dynamic queries of a video equal.
+    """
+    queries = functional.normalize(dynamic, dim=-1)
+    motions = functional.normalize(motion, dim=-1)[video_of]  # [sentences, D]
+    distance = (motions @ motions.T - queries @ queries.T).square()
+    pairs = (video_of[:, None] != video_of) & split[:, None] & split
+    count = split.sum().clamp(min=1)
+    return torch.where(pairs, distance, 0).sum() / count**2
 
 
 @dataclass

@@ -16,8 +16,7 @@ from torch.nn import functional
 from penumbra.artifacts.locations import PROJECT
 from penumbra.models.checkpoints import convert, load_weights, our_name
 from penumbra.models.grounding import GroundingModel, Inputs
-from penumbra.models.loss_settings import LossSettings, MatchingCosts
-from penumbra.models.losses import Losses, Targets
+from penumbra.models.losses import Losses, LossSettings, MatchingCosts, Targets
 from penumbra.tasks.grounding.training.presets import MODELS as CONFIGS
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")

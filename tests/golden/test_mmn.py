@@ -11,8 +11,15 @@ from torch.nn import functional
 from penumbra.models.checkpoints import convert, load_weights
 from penumbra.models.losses import Losses
 from penumbra.models.map_losses import MapTargets, MMNLosses, mmn_losses
-from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from penumbra.models.moment_map import candidate_overlap, candidate_windows, segment_means
+from penumbra.models.mmn import (
+    MMN,
+    MapInputs,
+    MapOutputs,
+    MMNSettings,
+    candidate_overlap,
+    candidate_windows,
+    segment_means,
+)
 from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.metrics import align, score_queries
 from tests.golden.reading import OUTPUTS, Golden, close, each_golden, ten_steps

@@ -72,7 +72,7 @@ def test_every_component_can_be_left_out_and_the_others_learn(change: dict[str, 
     found: Outputs = net(with_negative(inputs()))
     assert (found.probability is None) == ("frame_matcher" in change)
     assert (found.pooled is None) == (change == {"alignment": 0})
-    values = [found.logits, found.spans, found.saliency, found.probability, *(found.pooled or ())]
+    values = [found.logits, found.spans, found.saliency, found.probability, found.pooled]
     weight = torch.Generator().manual_seed(2)
     torch.stack([(v * torch.randn(v.shape, generator=weight)).sum() for v in values if v is not None]).sum().backward()
     still = {n for n, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}

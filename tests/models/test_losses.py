@@ -9,8 +9,17 @@ import torch
 from torch import Tensor
 
 from penumbra.models.grounding import Outputs
-from penumbra.models.loss_settings import MatchingCosts, MomentDETRLosses
-from penumbra.models.losses import Targets, coarse_inter, coarse_intra, compute_losses, cost_matrix, fine_hinges, match
+from penumbra.models.losses import (
+    MatchingCosts,
+    MomentDETRLosses,
+    Targets,
+    coarse_inter,
+    coarse_intra,
+    compute_losses,
+    cost_matrix,
+    fine_hinges,
+    match,
+)
 from tests.golden.reading import losses_of
 
 B, L, Q = 3, 8, 5

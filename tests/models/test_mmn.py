@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from penumbra.models.map_losses import MapTargets, MMNLosses, candidate_iou_loss, hard_order, mmn_losses
-from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from penumbra.models.moment_map import candidate_overlap, schedule
+from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings, candidate_overlap, schedule
 
 SENTENCES = (3, 1, 2, 4)
 SIZES: dict[str, Any] = {"video_dim": 6, "text_dim": 5, "hidden": 8, "joint": 7, "clips": 8, "segments": 16}

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penumbra.models.map_losses import context_loss, dynamics_loss
-from penumbra.models.vdi import VDI, Patches, VDIInputs, VDISettings
+from penumbra.models.vdi import VDI, Patches, VDIInputs, VDISettings, context_loss, dynamics_loss
 
 WIDTH, WORDS, VIDEO_OF = 8, 5, torch.tensor([0, 0, 1, 2])
 

@@ -67,7 +67,7 @@ def apart(rows: Tensor, video: np.ndarray) -> Tensor:
     """Return the rows of a batch in an order in which, if possible, no row is followed by one of the same video.
 
     The negative of a query is the next query of the batch; that of the last query is the first one
-    (`GroundingModel.project_texts`). `video` is the video of every query.
+    (`GroundingModel.project`). `video` is the video of every query.
     """
     videos = video[rows.numpy()]
     if (videos != np.roll(videos, -1)).all():

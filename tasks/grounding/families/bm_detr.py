@@ -8,10 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from penumbra.models.bm_detr import BMDETR, BMDETRSettings
+from penumbra.models.bm_detr import BMDETR, BMDETRLosses, BMDETRSettings
 from penumbra.models.grounding import Inputs
-from penumbra.models.loss_settings import BMDETRLosses
-from penumbra.models.losses import Targets, mean_over
+from penumbra.models.losses import Targets, masked_mean
 from penumbra.models.spans import to_spans, to_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, draw_pairs
 from penumbra.tasks.grounding.batches.examples import Examples
@@ -173,7 +172,7 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
                 index = rows.to(data.device)
                 flags, mask = data.clips.gather(index, outputs.probability.shape[1])
                 inside = flags[..., 1] > 0
-                sides = [mean_over(outputs.probability, clips) for clips in (inside, mask & ~inside)]
+                sides = [masked_mean(outputs.probability, clips, 1) for clips in (inside, mask & ~inside)]
                 several.append(torch.stack(sides, dim=1)[known[index]])
             means += torch.cat(several).double().mean(0).tolist()
         return {**dict(zip(FIGURES, means, strict=True)), "queries with a negative": float(known.sum())}

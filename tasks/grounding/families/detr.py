@@ -11,8 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.models.grounding import GroundingModel, Inputs, Outputs
-from penumbra.models.loss_settings import MomentDETRLosses, QDDETRLosses
-from penumbra.models.losses import compute_losses
+from penumbra.models.losses import MomentDETRLosses, QDDETRLosses, compute_losses
 from penumbra.models.moment_detr import MomentDETR, MomentDETRSettings
 from penumbra.models.qd_detr import QDDETR, QDDETRSettings
 from penumbra.models.spans import rank_windows, snap_windows

@@ -17,8 +17,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penumbra.models.map_losses import EXISTENCE, MapTargets, MMNLosses, mmn_losses
-from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings, of_next_video
-from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, segment_means
+from penumbra.models.mmn import (
+    MMN,
+    MapInputs,
+    MapOutputs,
+    MMNSettings,
+    candidate_cells,
+    candidate_overlap,
+    candidate_windows,
+    of_next_video,
+    segment_means,
+)
 from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.batches.examples import Examples

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from penumbra.models import vdi
 from penumbra.models.losses import Losses
-from penumbra.models.map_losses import MapTargets, VDILosses, mmn_losses
+from penumbra.models.map_losses import MapTargets, mmn_losses
 from penumbra.models.mmn import MapOutputs
-from penumbra.models.vdi import Patches, VDIInputs, VDISettings
+from penumbra.models.vdi import Patches, VDIInputs, VDILosses, VDISettings
 from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
 from penumbra.tasks.features.errors import FeatureError
