@@ -78,19 +78,6 @@ def apart(rows: Tensor, video: np.ndarray) -> Tensor:
     return rows[torch.from_numpy(by_video[places.argsort()])]
 
 
-class SentencesOfVideos:
-    """The sentences of each video: one of another query may be true of the video, too."""
-
-    def __init__(self, examples: Examples) -> None:
-        self.video, self.text = examples.video.numpy(), examples.text.numpy()
-        self.texts = int(self.text.max(initial=0)) + 1
-        self.known = np.unique(self.video * self.texts + self.text)
-
-    def lack(self, queries: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Return whether the videos of the rows `queries` lack the sentences of the rows `others` [n]."""
-        return ~np.isin(self.video[queries] * self.texts + self.text[others], self.known)
-
-
 class DeviceData:
     """Examples and their features on one device, in the batches that the losses of the settings read.
 
@@ -107,9 +94,9 @@ class DeviceData:
         self.losses, self.negatives_apart = settings.model.loss_settings, settings.model.reads_batch_negatives
         self.longest = settings.ranking.longest or torch.inf  # seconds; predicted windows end here at the latest
         self.made = 0  # batches of this epoch
-        self.sentences = SentencesOfVideos(examples) if self.losses.existence else None
-        features = examples.videos, examples.texts, examples.clips
-        self.videos, self.texts, self.clips = (it.to(device) for it in features)
+        self.videos, self.texts, self.clips = (
+            it.to(device) for it in (examples.videos, examples.texts, examples.clips)
+        )
         names = ("video", "text", "windows", "window_count", "extremes")
         self.columns = {name: getattr(examples, name).to(device) for name in names}
         self.video = examples.video.numpy()  # of each query, known without waiting for the device
@@ -139,16 +126,14 @@ class DeviceData:
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
         """Return what the model reads of some rows, and their ground truth."""
         rows = apart(rows, self.video) if self.negatives_apart else rows
-        index, hard, present = rows.to(self.device, non_blocking=True), None, None
-        levels = self.losses.hard_levels
-        has_hard = levels and self.made % self.losses.hard_every == 0
+        index, levels = rows.to(self.device, non_blocking=True), self.losses.hard_levels
+        hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]  # [3, batch]
+        if not levels or self.made % self.losses.hard_every:
+            hard, present = hard[:0], present[:0]
+        elif levels < len(hard):
+            drawn = torch.rand(hard.shape).argsort(0)[:levels].sort(0).values
+            hard, present = hard.gather(0, drawn), present.gather(0, drawn)
         self.made += 1
-        if has_hard:
-            hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]  # [levels, batch]
-            if levels < len(hard):
-                drawn = torch.rand(hard.shape).argsort(0)[:levels].sort(0).values
-                hard, present = hard.gather(0, drawn), present.gather(0, drawn)
-            present = present.to(self.device, non_blocking=True)
         inputs = self.inputs(rows, hard)
         mask = inputs.video_mask
         scores, relevant = self.clips.gather(index, mask.shape[1])[0].unbind(-1)
@@ -156,17 +141,14 @@ class DeviceData:
         windows, window_mask = self._windows(index)
         seconds = mask.sum(1)[:, None] * self.clip_length
         spans = to_spans(windows / seconds[..., None])  # [batch, windows, 2]
-        false = self._false(rows, present)
-        return inputs, Targets(spans, window_mask, scores, mask, high, low, present, false=false)
-
-    def _false(self, rows: Tensor, hard_present: Tensor | None) -> Tensor | None:
-        """Return which texts [texts, batch] are false of the videos: of the next query of the batch, and hard ones."""
-        if self.sentences is None:
-            return None
-        queries = rows.numpy() if len(rows) > 1 else np.zeros(0, np.int64)  # a batch of one has no next query
-        following = torch.from_numpy(self.sentences.lack(queries, np.roll(queries, -1))).view(-1, len(rows))
-        false = following.to(self.device, non_blocking=True)
-        return false if hard_present is None else torch.cat((false, hard_present))
+        targets = Targets(spans, window_mask, scores, mask, high, low)
+        if len(hard):
+            targets.hard_present = present.to(self.device, non_blocking=True)
+        if self.losses.existence:  # of a batch of one no query is the next
+            following = np.roll(rows.numpy(), -1) if len(rows) > 1 else None
+            false = self.examples.false_texts(rows.numpy(), following, present)
+            targets.false = false.to(self.device, non_blocking=True)
+        return inputs, targets
 
     def _windows(self, index: Tensor) -> tuple[Tensor, Tensor]:
         windows, count = self.columns["windows"][index], self.columns["window_count"][index]

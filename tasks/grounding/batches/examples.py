@@ -225,6 +225,21 @@ class Examples:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @cached_property
+    def pairs(self) -> set[tuple[int, int]]:
+        """The video and the text of each query: one of another query may be true of the video, too."""
+        return set(zip(self.video.tolist(), self.text.tolist(), strict=True))
+
+    def false_texts(self, rows: np.ndarray, following: np.ndarray | None, hard_present: Tensor) -> Tensor:
+        """Return which texts [texts, n] are false of the videos of rows [n]: those of other rows, and hard negatives.
+
+        A sentence of another row is left out if the video has it, too; hard_present [levels, n].
+        """
+        if following is None:
+            return hard_present
+        asked = zip(self.video[rows].tolist(), self.text[following].tolist(), strict=True)
+        return torch.cat((torch.tensor([[pair not in self.pairs for pair in asked]]), hard_present))
+
 
 def clip_range(start: float, end: float, clips: int, clip_length: float) -> tuple[int, int]:
     """Return the first and last clip of a window: truncated, inside the video, at least one clip."""

@@ -29,8 +29,7 @@ from penumbra.models.mmn import (
     segment_means,
 )
 from penumbra.models.spans import suppress
-from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
-from penumbra.tasks.grounding.batches.examples import Examples
+from penumbra.tasks.grounding.batches.examples import LEVELS, Examples
 from penumbra.tasks.grounding.configs import BaseSettings, ModelConfig
 from penumbra.tasks.grounding.families.base import HEAD, HardNegativeModel, Objective, Prediction, System, evaluating
 
@@ -82,7 +81,6 @@ class MapData:
         known = present.any(1).numpy()
         self.labelled = [(video, rows[known[rows]]) for video, rows in self.every if known[rows].any()]
         self.late = False
-        self.sentences = SentencesOfVideos(examples) if self.losses.existence else None
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -98,20 +96,14 @@ class MapData:
         windows, present = self.columns["windows"][index], self.columns["present"][index]
         overlap = candidate_overlap(self.cells, self.options.clips, self.columns["duration"][index], windows, present)
         hard_present = self.columns["hard_present"][:, index] if self.losses.shine else None
-        false = self._false(inputs.video_of, np.concatenate(sentences))
-        return inputs, MapTargets(overlap, windows, present, hard_present, self.late, false)
-
-    def _false(self, video_of: Tensor, rows: np.ndarray) -> Tensor | None:
-        """Return which texts of a step are false of the video: one of the next video, and hard negatives."""
-        if self.sentences is None:
-            return None
-        false, video_of = [torch.zeros(0, len(rows), dtype=torch.bool)], video_of.cpu()
-        if len(video_of) and video_of[-1]:
-            following = self.sentences.lack(rows, rows[of_next_video(video_of).numpy()])
-            false.append(torch.from_numpy(following)[None])
-        if self.losses.shine:
-            false.append(self.examples.hard_present[:, rows])
-        return torch.cat(false).to(self.device, non_blocking=True)
+        targets = MapTargets(overlap, windows, present, hard_present, self.late)
+        if self.losses.existence:
+            host, video_of = np.concatenate(sentences), inputs.video_of.cpu()
+            following = host[of_next_video(video_of).numpy()] if len(videos) > 1 else None
+            hard = self.examples.hard_present[: LEVELS if self.losses.shine else 0, host]
+            false = self.examples.false_texts(host, following, hard)
+            targets.false = false.to(self.device, non_blocking=True)
+        return inputs, targets
 
     def inputs(self, videos: list[int], sentences: list[np.ndarray], hard: bool = False) -> tuple[MapInputs, Tensor]:
         """Return videos with their sentences as inputs, and the sentences' rows [sentences] on the device."""

@@ -10,7 +10,6 @@ import torch
 from penumbra.artifacts.store import Store
 from penumbra.models.losses import existence
 from penumbra.models.map_losses import mmn_losses
-from penumbra.tasks.grounding.batches.device_data import SentencesOfVideos
 from penumbra.tasks.grounding.evaluation.predictions import TRUE, balanced, best_threshold, fit, read_calibrator
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.loop import with_fresh_head
@@ -141,8 +140,9 @@ def test_a_sentence_of_another_video_may_be_true_of_this_one() -> None:
     found = rows(3)
     found[1]["query"] = found[0]["query"]  # of another video
     found.append({**found[0], "qid": "q3", "query": "text 2"})
-    sentences = SentencesOfVideos(make_examples(found, {}, videos(), texts(3)))
-    assert sentences.lack(np.array([0, 0, 2]), np.array([1, 2, 0])).tolist() == [False, False, True]
+    examples = make_examples(found, {}, videos(), texts(3))
+    false = examples.false_texts(np.array([0, 0, 2]), np.array([1, 2, 0]), torch.ones(1, 3, dtype=torch.bool))
+    assert false.tolist() == [[False, False, True], [True, True, True]]
 
 
 def test_a_model_without_a_head_starts_one_with() -> None:
