@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models.grounding import GroundingModel, Inputs, Outputs, Projected
+from penumbra.models.detr import GroundingModel, Inputs, Outputs, Projected
 from penumbra.models.losses import LossSettings, MatchingCosts, Targets, masked_mean
 from penumbra.models.transformer import MLP, AnchorDecoder, Decoder, EncoderLayer, ModelSettings
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penumbra.models.grounding import Outputs
+from penumbra.models.detr import Outputs
 from penumbra.models.spans import generalised_iou, to_windows
 
 RANKS = 12  # a clip's score is the sum of three annotators' (0 to 12); other data sets use the first rank only
@@ -200,8 +200,8 @@ def _localisation_losses(
         distance, overlap = span_losses(spans[layer], assigned, targets.spans)
         label, error = label_losses(logits[layer], assigned, settings.background)
         total = total + settings.span * distance + settings.giou * overlap + settings.label * label
-        terms |= {f"span{suffix}": distance, f"giou{suffix}": overlap, f"label{suffix}": label}
-        terms[f"class_error{suffix}"] = error
+        found = {"span": distance, "giou": overlap, "label": label, "class_error": error}
+        terms |= {name + suffix: value for name, value in found.items()}
         if isinstance(settings, MomentDETRLosses) and outputs.align is not None:
             queries, words = outputs.align.queries[layer - layers], outputs.align.words
             terms[f"align{suffix}"] = alignment(queries, words, assigned, settings.align_temperature)

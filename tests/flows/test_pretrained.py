@@ -19,7 +19,7 @@ from torch import Tensor
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.models.checkpoints import our_name
-from penumbra.models.qd_detr import QDDETR
+from penumbra.models.detr import QDDETR
 from penumbra.tasks.features.clip import FOLDER, Clip
 from penumbra.tasks.grounding import pretrained
 from penumbra.tasks.grounding.prediction import Grounder

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.models.checkpoints import convert, load_weights, our_name
-from penumbra.models.grounding import GroundingModel, Inputs
+from penumbra.models.detr import GroundingModel, Inputs
 from penumbra.models.losses import Losses, LossSettings, MatchingCosts, Targets
 from penumbra.tasks.grounding.training.presets import MODELS as CONFIGS
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from penumbra.models.checkpoints import load_weights
-from penumbra.models.grounding import Outputs
+from penumbra.models.detr import Outputs
 from penumbra.models.losses import compute_losses
-from penumbra.tasks.grounding.batches.device_data import ENDPOINTS
 from penumbra.tasks.grounding.configs import Inputs as InputSettings
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
+from penumbra.tasks.grounding.families.detr import ENDPOINTS
 from penumbra.tasks.grounding.training.checkpoints import read_weights
 from penumbra.tasks.grounding.training.presets import Settings
 from tests.golden.reading import OUTPUTS, Golden, close, each_golden

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penumbra.models.grounding import Outputs
+from penumbra.models.detr import Outputs
 from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, divergence, fine_hinges, match
 from tests.golden.reading import OUTPUTS, Golden, close, each_golden, golden_files, ten_steps
 

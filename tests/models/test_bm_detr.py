@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from penumbra.models.grounding import Inputs, Outputs
+from penumbra.models.detr import Inputs, Outputs
 from tests.models.test_models import inputs, model
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penumbra.models.grounding import Outputs
+from penumbra.models.detr import Outputs
 from penumbra.models.losses import (
     MatchingCosts,
     MomentDETRLosses,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from penumbra.models.checkpoints import CheckpointError, our_name, read_official
-from penumbra.models.grounding import GroundingModel, Inputs, Outputs
+from penumbra.models.detr import GroundingModel, Inputs, Outputs
 from tests.golden.reading import model_of
 
 SIZES: dict[str, Any] = {"video_dim": 10, "text_dim": 6, "hidden": 16, "heads": 2, "feed_forward": 24, "queries": 5}

@@ -1,1 +1,1 @@
-"""Artifacts as training sees them: queries with their features, on the device, in batches."""
+"""Artifacts as training sees them: queries with their features, in memory."""

@@ -12,7 +12,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.models.losses import Losses
-from penumbra.tasks.grounding.batches.device_data import apart
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import BaseSettings, ModelConfig
 from penumbra.tasks.grounding.metrics import ordering_metrics
@@ -105,6 +104,21 @@ class System(ABC, Generic[Config]):
                 if known[level, row] and inside[row].any():
                     saliency[row, level] = one.saliency[inside[row].numpy()].mean()
         return ordering_metrics(saliency)
+
+
+def apart(rows: Tensor, video: np.ndarray) -> Tensor:
+    """Return the rows of a batch in an order in which, if possible, no row is followed by one of the same video.
+
+    The negative of a query is the next query of the batch; that of the last query is the first one. `video` is the
+    video of every query.
+    """
+    videos = video[rows.numpy()]
+    if (videos != np.roll(videos, -1)).all():
+        return rows
+    _, number, counts = np.unique(videos, return_inverse=True, return_counts=True)
+    by_video = np.lexsort((number, -counts[number]))  # the video with the most queries first
+    places = np.concatenate((np.arange(0, len(rows), 2), np.arange(1, len(rows), 2)))
+    return rows[torch.from_numpy(by_video[places.argsort()])]
 
 
 def trained(model: nn.Module) -> Iterator[nn.Parameter]:

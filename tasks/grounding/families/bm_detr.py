@@ -9,14 +9,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.models.bm_detr import BMDETR, BMDETRLosses, BMDETRSettings
-from penumbra.models.grounding import Inputs
+from penumbra.models.detr import Inputs
 from penumbra.models.losses import Targets, masked_mean
 from penumbra.models.spans import to_spans, to_windows
-from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, draw_pairs
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import BaseSettings
 from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig
-from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, outputs_of
+from penumbra.tasks.grounding.families.detr import ENDPOINTS, DETRConfig, DETRSystem, DeviceData, draw_pairs, outputs_of
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
 NEARLY = 1e-4  # clips; a time that is nearer to a clip's border counts as on it

@@ -72,7 +72,6 @@ class MapData:
         present = present & (windows[..., 1] > windows[..., 0])  # an empty window counts as absent
         self.rows_of_texts = torch.cat((examples.text[None], examples.hard))  # [4, N], the query and its hard negatives
         columns = {"windows": windows, "present": present, "duration": duration, "texts": self.rows_of_texts}
-        columns["hard_present"] = examples.hard_present
         self.columns = {name: column.to(device) for name, column in columns.items()}
         rows_of: defaultdict[int, list[int]] = defaultdict(list)
         for row, video in enumerate(examples.video.tolist()):
@@ -93,15 +92,16 @@ class MapData:
     def batch(self, rows: Tensor) -> tuple[MapInputs, MapTargets]:
         videos, sentences = map(list, zip(*(self.labelled[n] for n in rows.tolist()), strict=True))
         inputs, index = self.inputs(videos, sentences, self.losses.shine)
+        host = np.concatenate(sentences)
+        hard_present = self.examples.hard_present[: LEVELS if self.losses.shine else 0, host]  # [levels, sentences]
         windows, present = self.columns["windows"][index], self.columns["present"][index]
         overlap = candidate_overlap(self.cells, self.options.clips, self.columns["duration"][index], windows, present)
-        hard_present = self.columns["hard_present"][:, index] if self.losses.shine else None
-        targets = MapTargets(overlap, windows, present, hard_present, self.late)
+        targets = MapTargets(overlap, windows, present, late=self.late)
+        if self.losses.shine:
+            targets.hard_present = hard_present.to(self.device, non_blocking=True)
         if self.losses.existence:
-            host, video_of = np.concatenate(sentences), inputs.video_of.cpu()
-            following = host[of_next_video(video_of).numpy()] if len(videos) > 1 else None
-            hard = self.examples.hard_present[: LEVELS if self.losses.shine else 0, host]
-            false = self.examples.false_texts(host, following, hard)
+            following = host[of_next_video(inputs.video_of.cpu()).numpy()] if len(videos) > 1 else None
+            false = self.examples.false_texts(host, following, hard_present)
             targets.false = false.to(self.device, non_blocking=True)
         return inputs, targets
 
@@ -112,19 +112,16 @@ class MapData:
         video_of = torch.from_numpy(np.repeat(np.arange(len(videos)), [len(rows) for rows in sentences]))
         words = self.texts.longest(self.rows_of_texts[texts, host].numpy())
         text = self.text(self.columns["texts"][texts][:, index], words)
-        return MapInputs(self.segments(videos), *text, video_of.to(self.device, non_blocking=True)), index
+        items = torch.tensor(videos).to(self.device, non_blocking=True)
+        clips = self.videos.gather(items, self.videos.longest(np.array(videos)))[0].float()
+        units = functional.normalize(clips, dim=-1)  # and their means, as published
+        segments = segment_means(units, self.videos.lengths[items], self.options.segments)
+        return MapInputs(segments, *text, video_of.to(self.device, non_blocking=True)), index
 
     def text(self, rows: Tensor, longest: int) -> tuple[Tensor, Tensor]:
         """Return features, or token ids, of the texts `rows` [...] and their mask [..., longest]."""
         values, mask = self.texts.gather(rows, longest)
         return values.float() if values.is_floating_point() else values, mask
-
-    def segments(self, videos: list[int]) -> Tensor:
-        """Return segment means [videos, segments, channels] of unit clip features, as published."""
-        longest = self.videos.longest(np.array(videos))
-        index = torch.tensor(videos).to(self.device, non_blocking=True)
-        clips = functional.normalize(self.videos.gather(index, longest)[0].float(), dim=-1)
-        return segment_means(clips, self.videos.lengths[index], self.options.segments)
 
 
 # -- the system and its prediction ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from penumbra.models.grounding import Inputs
+from penumbra.models.detr import Inputs
 from penumbra.models.losses import Targets
 from penumbra.models.spans import to_windows
 from penumbra.tasks.grounding.batches.examples import Examples

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.device_data import apart, draw_pairs, length_groups
 from penumbra.tasks.grounding.batches.examples import Examples, Features, clip_range, joined, load_features, normalised
 from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.base import apart
+from penumbra.tasks.grounding.families.detr import draw_pairs, length_groups
 from tests.golden.reading import Golden, close, golden_files, read_golden
 from tests.grounding_data import features, make_examples, negatives, row_of, rows, settings, texts, videos
 from tests.rows import DATASET, build

@@ -1,13 +1,30 @@
-"""What Moment-DETR, QD-DETR and BM-DETR share: inputs and outputs, projections, positions of words, and heads."""
+"""Moment-DETR and QD-DETR, and what they share with BM-DETR: inputs and outputs, projections, positions, and heads.
 
+Moment-DETR: Lei, Berg and Bansal, "QVHighlights", NeurIPS 2021. QD-DETR: Moon et al., "Query-Dependent Video
+Representation", CVPR 2023; with SHINE's losses it is SHINE's model. The layers of both are in `transformer`, their
+losses and the matching in `losses`.
+"""
+
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from penumbra.models.spans import inverse_sigmoid
-from penumbra.models.transformer import MLP, Dropout, ModelSettings, clip_positions, padding_bias
+from penumbra.models.transformer import (
+    MLP,
+    AnchorDecoder,
+    Decoder,
+    Dropout,
+    EncoderLayer,
+    ModelSettings,
+    TextToVideoLayer,
+    clip_positions,
+    padding_bias,
+)
 
 
 @dataclass
@@ -175,7 +192,7 @@ class GroundingModel(nn.Module):
     def project(self, inputs: Inputs, negative: bool) -> Projected:
         """Project videos and texts, and stack all texts of a step.
 
-        A sample's negative is the text of the next one of the batch, which `apart` ordered for that (`device_data`).
+        A sample's negative is the text of the next one of the batch, which `apart` ordered for that.
         In a batch of one there is none. Positions of words are zeros, or the positive text's for all, as published.
         """
         widths = inputs.video.shape[-1], inputs.text.shape[-1]
@@ -214,3 +231,125 @@ class GroundingModel(nn.Module):
             for parameter in module.parameters():
                 if parameter.dim() > 1:
                     nn.init.xavier_uniform_(parameter)
+
+
+# -- Moment-DETR, with SHINE's negatives if the inputs hold them -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MomentDETRSettings(ModelSettings):
+    """Settings of Moment-DETR; `alignment` is the width of its optional alignment of moment queries and words."""
+
+    alignment: int = 0  # published as 64, with a loss of weight 0
+
+
+class MomentDETR(GroundingModel):
+    """Network that encodes clips and words together; learned queries decode moments; saliency is linear in a clip."""
+
+    def __init__(self, settings: MomentDETRSettings) -> None:
+        super().__init__(settings)
+        s = settings
+        self.encoder = nn.ModuleList(EncoderLayer(s, "relu") for _ in range(s.encoder_layers))
+        self.decoder = Decoder(s)
+        self.queries = nn.Parameter(torch.randn(s.queries, s.hidden))
+        self.saliency_head = nn.Linear(s.hidden, 1)
+        parts = ("query", "text", "video") if s.alignment else ()
+        self.align_heads = nn.ModuleDict({part: nn.Linear(s.hidden, s.alignment) for part in parts})
+        self.initialise(self.encoder, self.decoder)
+
+    def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
+        step, (batch, clips) = self.project(inputs, negative), inputs.video_mask.shape
+        tokens, positions, bias = step.joined()  # [texts·batch, clips + words, hidden]
+        for layer in self.encoder:
+            tokens = layer(tokens, positions, bias)
+        scores = self.saliency_head(tokens[:, :clips])[..., 0]  # [texts·batch, clips]
+        saliency = step.by_text(scores)
+        existence = self.exists(step, scores, tokens[:, :clips])
+        memory = tokens[:batch]  # only the positive texts are decoded
+        states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])  # [layers, batch, queries, hidden]
+        logits, spans = self.heads(states)
+        outputs = Outputs(logits, spans, *saliency, existence=existence)
+        if self.align_heads:
+            parts = {"query": states, "text": memory[:, clips:], "video": memory[:, :clips]}
+            vectors = (functional.normalize(self.align_heads[name](x).float(), dim=-1) for name, x in parts.items())
+            outputs.align = Alignment(*vectors)
+        return outputs
+
+
+# -- QD-DETR -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QDDETRSettings(ModelSettings):
+    """Settings of QD-DETR.
+
+    Its published code masks head h of sample n with the padding of sample (n·heads + h) mod batch, so that a sample's
+    output depends on its neighbours. `text_attention` "official" does the same, for checkpoints that were trained so.
+    """
+
+    text_attention: Literal["fixed", "official"] = "fixed"
+
+
+class QDDETR(GroundingModel):
+    """Network in which clips read the text, clips and a global token are encoded, and anchors decode moments."""
+
+    settings: QDDETRSettings
+
+    def __init__(self, settings: QDDETRSettings) -> None:
+        super().__init__(settings)
+        s = settings
+        self.text_to_video = nn.ModuleList(TextToVideoLayer(s, "prelu") for _ in range(s.encoder_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(s, "prelu") for _ in range(s.encoder_layers))
+        self.decoder = AnchorDecoder(s)
+        self.anchors = nn.Parameter(torch.randn(s.queries, 2))
+        self.global_token = nn.Parameter(torch.randn(s.hidden))
+        self.global_position = nn.Parameter(torch.randn(s.hidden))
+        self.clip_saliency = nn.Linear(s.hidden, s.hidden)
+        self.global_saliency = nn.Linear(s.hidden, s.hidden)
+        self.initialise(self.text_to_video, self.encoder, self.decoder)
+
+    def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
+        step, batch = self.project(inputs, negative), len(inputs.video)
+        whole, clips = self.encode(step)
+        scores = self.saliency(whole, clips)  # [texts·batch, clips]
+        saliency = step.by_text(scores)
+        existence = self.exists(step, scores, clips, whole)
+        bias = padding_bias(inputs.video_mask)  # the positive texts alone are decoded
+        logits, spans = self.heads(*self.decoder(self.anchors, clips[:batch], step.positions, bias))
+        return Outputs(logits, spans, *saliency, existence=existence)
+
+    def encode(self, step: Projected) -> tuple[Tensor, Tensor]:
+        """Return global tokens [texts·batch, hidden] and clips [texts·batch, clips, hidden], under every text."""
+        keys, video, bias = step.text + step.text_positions, step.video, self._text_bias(step)
+        for layer in self.text_to_video:  # the first layer's videos are the same under every text
+            video = layer(video, step.positions, bias, step.text, keys)  # [texts·batch, clips, hidden]
+        tokens = torch.cat((self.global_token.expand(len(video), 1, -1), video), dim=1)  # [..., 1 + clips, hidden]
+        positions = step.positions.repeat(step.texts, 1, 1)
+        positions = torch.cat((self.global_position.expand(len(video), 1, -1), positions), dim=1)
+        bias = padding_bias(functional.pad(step.video_mask, (1, 0), value=True).repeat(step.texts, 1))
+        for layer in self.encoder:
+            tokens = layer(tokens, positions, bias)
+        return tokens[:, 0], tokens[:, 1:]
+
+    def saliency(self, whole: Tensor, clips: Tensor) -> Tensor:
+        """Return the saliency [n, clips] of clips [n, clips, hidden]: <W1 m + b1, W2 g + b2> / sqrt(hidden).
+
+        The product with W1 is taken on the side of the one global token, <m, W1' (W2 g + b2)>, not for every clip.
+        """
+        projected = self.global_saliency(whole)  # [n, hidden]
+        direction, shift = projected @ self.clip_saliency.weight, projected @ self.clip_saliency.bias
+        scores: Tensor = (clips @ direction[..., None])[..., 0] + shift[:, None]
+        return scores / math.sqrt(clips.shape[-1])
+
+    def _text_bias(self, step: Projected) -> Tensor:
+        """Return logits that hide padding: [texts·batch, 1, 1, words], or [..., heads, clips, words] as published."""
+        bias, heads = padding_bias(step.text_mask), self.settings.heads
+        if self.settings.text_attention == "fixed":
+            return bias
+        batch, misplaced = len(step.video), []
+        sizes = [batch] * (1 + step.has_negative) + [batch * step.hard] * (step.hard > 0)
+        padding = ~step.video_mask.repeat(step.texts, 1)[:, :, None] & ~step.text_mask[:, None]
+        for part in torch.split(padding, sizes):  # the three passes of the published code
+            index = torch.arange(len(part) * heads, device=part.device) % len(part)
+            misplaced.append(part[index].view(len(part), heads, *part.shape[1:]))
+        return bias.masked_fill(torch.cat(misplaced), -math.inf)
