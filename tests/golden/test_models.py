@@ -1,14 +1,27 @@
-"""Moment-DETR, QD-DETR and SHINE against the authors' published code: outputs, matchings, losses, gradients, steps."""
+"""The DETR models and SHINE against the authors' published code: outputs, matchings, losses, gradients, steps."""
+
+import argparse
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from penumbra.models.checkpoints import load_weights
 from penumbra.models.detr import Outputs
 from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, divergence, fine_hinges, match
+from penumbra.tasks.grounding.configs import Inputs as InputSettings
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
+from penumbra.tasks.grounding.families.detr import ENDPOINTS
+from penumbra.tasks.grounding.training.checkpoints import read_weights
+from penumbra.tasks.grounding.training.presets import Settings
 from tests.golden.reading import OUTPUTS, Golden, close, each_golden, golden_files, ten_steps
 
 every_file, shine_files = each_golden("moment_detr", "qd_detr", "shine"), each_golden("shine")
+bm_files = each_golden("bm_detr")
+BM_TERMS = {"span": "span", "giou": "giou", "label": "label", "class_error": "class", "saliency": "saliency"}
+BM_TERMS |= {"semantic": "contrastive_align", "probability": "prob_guidance"}
 
 
 def run(golden: Golden, model: nn.Module) -> Outputs:
@@ -135,3 +148,44 @@ def test_gradients_and_ten_steps(golden: Golden, objective: str) -> None:
     settings = golden.losses(variant="released") if objective == "_released" else golden.losses()
     targets = golden.shifted_targets() if golden.config["model"] == "bm_detr" else golden.targets()
     ten_steps(golden, model, lambda: compute_losses(run(golden, model), targets, settings), objective)
+
+
+# -- BM-DETR -----------------------------------------------------------------------------------------------------------
+
+
+def compare(found: Outputs, golden: Golden, prefix: str) -> None:
+    ours = {"pred_logits": found.logits[-1], "pred_spans": found.spans[-1], "saliency_scores": found.saliency}
+    ours |= {"vid_logits": found.probability, "proj_vid_mem": found.pooled[0], "proj_txt_mem": found.pooled[1]}
+    for name, value in ours.items():
+        close(value, golden.tensor(prefix + name), OUTPUTS)
+
+
+@bm_files
+def test_outputs_and_losses_of_both_branches(golden: Golden) -> None:
+    net, targets, settings = golden.model(), golden.shifted_targets(), golden.losses()
+    outputs, alone = net(golden.shifted_inputs()), net(golden.inputs())
+    close(compute_losses(outputs, targets, settings).total, golden.tensor("loss_train.total"), OUTPUTS)
+    main, shifted = outputs.split(2)
+    compare(main, golden, "out_train.")
+    compare(shifted, golden, "out_train.shifting.")
+    branches = ((main, targets[0], "train"), (shifted, targets[1], "train_shift"), (alone, golden.targets(), "eval"))
+    for part, truth, name in branches:
+        terms = compute_losses(part, truth, settings).terms
+        for ours, theirs in BM_TERMS.items():
+            close(terms[ours], golden.tensor(f"loss_{name}.loss_{theirs}"), OUTPUTS)
+
+
+@bm_files
+def test_an_official_checkpoint_is_one_to_start_from(golden: Golden, tmp_path: Path) -> None:
+    args = golden.config["args"]
+    torch.save({"model": golden.official_weights, "opt": argparse.Namespace(**args)}, tmp_path / "model.ckpt")
+    sizes = golden.model().settings
+    names = ("heads", "feed_forward", "encoder_layers", "decoder_layers", "queries", "frame_weights", "alignment")
+    chosen = Settings(
+        model=BMDETRConfig(hidden=sizes.hidden, ablation={name: getattr(sizes, name) for name in names}),
+        inputs=InputSettings(longest_text=args["max_q_l"]),
+    )
+    net = system_of(chosen).build(args["v_feat_dim"] - ENDPOINTS, args["t_feat_dim"])
+    load_weights(net, read_weights(str(tmp_path / "model.ckpt")))
+    with torch.no_grad():
+        compare(net.eval()(golden.inputs()), golden, "out_eval.")

@@ -1,5 +1,9 @@
-"""Invariances of the models: neighbours, padding, sizes, official checkpoints."""
+"""Attention and dropout against their formulas; invariances of the models; official checkpoints, also damaged ones."""
 
+import argparse
+import math
+import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +13,12 @@ import torch
 
 from penumbra.models.checkpoints import CheckpointError, our_name, read_official
 from penumbra.models.detr import GroundingModel, Inputs, Outputs
+from penumbra.models.transformer import Dropout, attend, keep_mask, padding_bias
+from penumbra.tasks.grounding.runs import RunError
+from penumbra.tasks.grounding.training.checkpoints import read_weights
+from penumbra.tasks.grounding.training.loop import train
 from tests.golden.reading import model_of
+from tests.grounding_data import job, settings
 
 SIZES: dict[str, Any] = {"video_dim": 10, "text_dim": 6, "hidden": 16, "heads": 2, "feed_forward": 24, "queries": 5}
 SIZES |= {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, "input_dropout": 0.0}
@@ -40,6 +49,29 @@ def alone(batch: Inputs, sample: int) -> Inputs:
     return Inputs(batch.video[video], batch.video_mask[video], batch.text[text], batch.text_mask[text])
 
 
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_attention_with_dropout_is_attention_with_some_weights_left_out(with_bias: bool) -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 12)
+    bias = padding_bias(torch.arange(7) < torch.tensor([7, 3])[:, None])
+    torch.manual_seed(1)
+    found = attend(query, key, value, 4, bias if with_bias else None, 0.3)
+    torch.manual_seed(1)
+    mask = keep_mask((8, 5, 7), 0.3, torch.float32).view(2, 4, 5, 7) / 0.7
+    q, k, v = (x.view(2, -1, 4, x.shape[-1] // 4).transpose(1, 2) for x in (query, key, value))
+    weights = (q @ k.transpose(2, 3) / math.sqrt(2) + (bias if with_bias else 0)).softmax(-1)
+    torch.testing.assert_close(found, ((weights * mask) @ v).transpose(1, 2).reshape(2, 5, 12))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.999])
+def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
+    torch.manual_seed(0)
+    shares = torch.stack([1 - keep_mask((50, 400), p, torch.float32) for _ in range(100)])
+    assert abs(float(shares.mean()) - p) < 4 * (p * (1 - p) / shares.numel()) ** 0.5 + 4 * 0.5 / 256 / 100**0.5
+    dropped = Dropout(p)(torch.ones(200, 1000))
+    assert set(dropped.unique().tolist()) <= {0.0, float(torch.tensor(1 / (1 - p)))}
+
+
 @pytest.mark.parametrize("name", ["moment_detr", "qd_detr", "bm_detr"])
 def test_a_sample_has_the_same_output_alone_and_in_any_batch(name: str) -> None:
     net, batch = model(name).eval().requires_grad_(False), inputs()
@@ -65,6 +97,52 @@ def test_hard_negatives_are_scored_as_if_each_were_the_text(name: str) -> None:
 def test_features_of_another_width_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"\(10, 6\) channels, but the model takes \(11, 6\)"):
         model(video_dim=11)(inputs())
+
+
+# -- official checkpoints ----------------------------------------------------------------------------------------------
+
+
+def options_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if kind == "dict":
+        return {"nheads": 4}
+    if kind == "namespace":
+        return argparse.Namespace(nheads=4)
+    module = types.ModuleType("easydict")
+    exec("class EasyDict(dict):\n    pass", module.__dict__)
+    module.EasyDict.__module__ = "easydict"
+    monkeypatch.setitem(sys.modules, "easydict", module)
+    found = module.EasyDict(nheads=4)
+    found.nheads = 4  # the real one keeps its values as attributes too
+    return found
+
+
+@pytest.mark.parametrize("kind", ["dict", "namespace", "easydict"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_options_of_all_kinds_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, wrapped: bool
+) -> None:
+    name = "module.class_embed.bias" if wrapped else "class_embed.bias"
+    content = {"model": {name: torch.ones(2)}, "opt": options_of(kind, monkeypatch), "epoch": 3}
+    torch.save(content, tmp_path / "model.ckpt")
+    monkeypatch.delitem(sys.modules, "easydict", raising=False)
+    weights = read_official(tmp_path / "model.ckpt")
+    assert torch.equal(weights["class_head.bias"], torch.ones(2))
+
+
+def test_fine_tuning_starts_from_a_checkpoint(tmp_path: Path) -> None:
+    first = settings({"epochs": 2})
+    train(*job(tmp_path / "first", first, count=8))
+    weights = read_weights(str(tmp_path / "first"))
+    for epochs, tolerance in ((0, 0.0), (1, 1e-6)):
+        later_on = {"epochs": epochs, "learning_rate": 1e-9, "start_from": str(tmp_path / "first")}
+        train(*job(tmp_path / str(epochs), settings(later_on), count=8))
+        later = read_weights(str(tmp_path / str(epochs)))
+        for name, value in weights.items():
+            torch.testing.assert_close(later[name], value, atol=tolerance, rtol=0)
+    with pytest.raises(RunError, match="holds no checkpoint"):
+        read_weights(str(tmp_path))
+    with pytest.raises(RunError, match="can't be read as weights alone"):
+        read_weights(str(tmp_path / "none.ckpt"))
 
 
 class Hostile:
