@@ -142,9 +142,6 @@ class BMDETR(GroundingModel):
         return functional.pad(scaled, (0, 0, 0, tokens.shape[1] - clips))
 
 
-# -- its losses --------------------------------------------------------------------------------------------------------
-
-
 COSTS = MatchingCosts(span=1.0, giou=8.0, label=8.0)
 
 

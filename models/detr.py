@@ -7,7 +7,7 @@ losses and the matching in `losses`.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,14 +37,6 @@ class Inputs:
     text_mask: Tensor  # [1 + levels, batch, words]
 
 
-class Alignment(NamedTuple):
-    """Unit vectors: moment queries [layers, batch, queries, C], words [batch, words, C], clips [batch, clips, C]."""
-
-    queries: Tensor
-    words: Tensor
-    clips: Tensor
-
-
 @dataclass
 class Outputs:
     logits: Tensor  # [layers, batch, queries, 2], class 0 is foreground; the last layer's are the answer
@@ -52,7 +44,8 @@ class Outputs:
     saliency: Tensor  # [batch, clips]
     saliency_negative: Tensor | None = None  # [batch, clips] under the next sample's text, if it was asked for
     saliency_hard: Tensor | None = None  # [levels, batch, clips] under the hard negatives, if the inputs hold any
-    align: Alignment | None = None  # Moment-DETR's alignment, if it has one
+    # Moment-DETR's alignment: unit vectors of queries [layers, batch, queries, C], words and clips [batch, length, C]
+    align: tuple[Tensor, Tensor, Tensor] | None = None
     probability: Tensor | None = None  # [batch, clips], BM-DETR's joint probability of each clip
     pooled: Tensor | None = None  # [2, batch, channels], BM-DETR's unit vectors of clips and of words
     existence: Tensor | None = None  # [texts, batch] logits: the query, then the next sample's text and the hard ones
@@ -63,11 +56,6 @@ class Outputs:
         there = {name: dim for name, dim in batch_dims.items() if getattr(self, name) is not None}
         parts = {name: getattr(self, name).chunk(branches, dim) for name, dim in there.items()}
         return [Outputs(**{name: chunks[branch] for name, chunks in parts.items()}) for branch in range(branches)]
-
-    @property
-    def scores(self) -> Tensor:
-        """Foreground probability [batch, queries] of the last layer."""
-        return self.logits[-1].float().softmax(-1)[..., 0]
 
 
 @dataclass
@@ -233,9 +221,6 @@ class GroundingModel(nn.Module):
                     nn.init.xavier_uniform_(parameter)
 
 
-# -- Moment-DETR, with SHINE's negatives if the inputs hold them -------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class MomentDETRSettings(ModelSettings):
     """Settings of Moment-DETR; `alignment` is the width of its optional alignment of moment queries and words."""
@@ -271,12 +256,10 @@ class MomentDETR(GroundingModel):
         outputs = Outputs(logits, spans, *saliency, existence=existence)
         if self.align_heads:
             parts = {"query": states, "text": memory[:, clips:], "video": memory[:, :clips]}
-            vectors = (functional.normalize(self.align_heads[name](x).float(), dim=-1) for name, x in parts.items())
-            outputs.align = Alignment(*vectors)
+            vectors = {name: self.align_heads[name](x).float() for name, x in parts.items()}
+            query, text, video = (functional.normalize(values, dim=-1) for values in vectors.values())
+            outputs.align = query, text, video
         return outputs
-
-
-# -- QD-DETR -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

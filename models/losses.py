@@ -17,9 +17,6 @@ from penumbra.models.spans import generalised_iou, to_windows
 RANKS = 12  # a clip's score is the sum of three annotators' (0 to 12); other data sets use the first rank only
 
 
-# -- weights and options; the defaults are the papers' ----------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class MatchingCosts:
     span: float = 10.0
@@ -128,9 +125,6 @@ class QDDETRLosses(ShineLosses):
         return self.rank_contrastive or super().needs_negative
 
 
-# -- the ground truth and the total ------------------------------------------------------------------------------------
-
-
 @dataclass
 class Targets:
     """The ground truth of a batch."""
@@ -203,8 +197,8 @@ def _localisation_losses(
         found = {"span": distance, "giou": overlap, "label": label, "class_error": error}
         terms |= {name + suffix: value for name, value in found.items()}
         if isinstance(settings, MomentDETRLosses) and outputs.align is not None:
-            queries, words = outputs.align.queries[layer - layers], outputs.align.words
-            terms[f"align{suffix}"] = alignment(queries, words, assigned, settings.align_temperature)
+            queries, words, _ = outputs.align
+            terms[f"align{suffix}"] = alignment(queries[layer - layers], words, assigned, settings.align_temperature)
             total = total + settings.align * terms[f"align{suffix}"]
     return total
 
@@ -318,9 +312,6 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     """Return the mean, along a dimension or of all, of the elements where the mask is True; 0 if there are none."""
     weight = mask.to(values.dtype)
     return (torch.where(mask, values, 0) * weight).sum(dim) / weight.sum(dim).clamp(min=1)
-
-
-# -- existence: is the moment in the video at all? --------------------------------------------------------------------
 
 
 def existence(logits: Tensor, false: Tensor) -> Tensor:

@@ -88,13 +88,10 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) ->
     return Losses(total, {name: value.detach() for name, value in (terms | others).items()})
 
 
-# -- IoU branch (2D-TAN, AAAI 2020, Eq. 4) ----------------------------------------------------------------------------
-
-
 def candidate_iou_loss(logits: Tensor, overlap: Tensor, lowest: float, highest: float) -> Tensor:
     """Return the mean binary cross entropy of logits and scaled overlap [sentences, candidates].
 
-    Overlap is scaled to 0 up to the lowest, 1 from the highest, linear between.
+    Overlap is scaled to 0 up to the lowest, 1 from the highest, linear between (2D-TAN, AAAI 2020, Eq. 4).
     """
     scaled = ((overlap - lowest) / (highest - lowest)).clamp(0, 1)
     return functional.binary_cross_entropy_with_logits(logits, scaled)

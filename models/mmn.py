@@ -194,11 +194,8 @@ def segment_means(video: Tensor, lengths: Tensor, segments: int) -> Tensor:
     return (inside / (after - first)[..., None]) @ video
 
 
-# -- convolutions over the map, normalised by how many candidates each sees (2D-TAN, MMN) -----------------------------
-
-
 class ProposalLayer(nn.Module):
-    """Convolution, batch normalisation, ReLU, and each cell times its weight.
+    """Convolution, batch normalisation, ReLU, and each cell times its weight: one over the candidates that it sees.
 
     The published code pads the whole map once, before the first layer, by all that the layers remove, and convolves and
     normalises that border, too. Where no candidate is in reach the convolution gives its bias alone: `outside` such
@@ -271,9 +268,6 @@ class ProposalConvolution(nn.Module):
         return cells
 
 
-# -- sentences ---------------------------------------------------------------------------------------------------------
-
-
 def of_next_video(video_of: Tensor) -> Tensor:
     """Return for each sentence the index of one of the next video [sentences]; the first video follows the last.
 
@@ -320,9 +314,6 @@ class ExistenceHead(nn.Module):
         vector = torch.cat(products, dim=1) * products[0].shape[1]  # [sentences, 2·joint]
         with torch.autocast(vector.device.type, enabled=False):
             return self.products(vector.float())[:, 0]
-
-
-# -- the network ------------------------------------------------------------------------------------------------------
 
 
 class MMN(nn.Module):

@@ -78,9 +78,6 @@ def sines(angles: Tensor, channels: int) -> Tensor:
     return torch.stack((slower[..., 0::2].sin(), slower[..., 1::2].cos()), dim=-1).flatten(-2)
 
 
-# -- dropout ----------------------------------------------------------------------------------------------------------
-
-
 def is_eager_on_cpu(values: Tensor) -> bool:
     """Return whether `keep_mask` is faster: on a CPU, unless a compiler traces the computation."""
     return values.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -125,9 +122,6 @@ class Dropout(nn.Module):
             kept = branch * keep_mask(branch.shape, self.rate, branch.dtype)
             return torch.add(residual, kept, alpha=1 / (1 - self.rate))
         return residual + functional.dropout(branch, self.rate)
-
-
-# -- attention --------------------------------------------------------------------------------------------------------
 
 
 def padding_bias(mask: Tensor) -> Tensor:
@@ -196,9 +190,6 @@ class FeedForward(nn.Module):
         return self.linear2(self.dropout(inner))
 
 
-# -- encoder layers ---------------------------------------------------------------------------------------------------
-
-
 class EncoderLayer(nn.Module):
     """Post-norm layer: self-attention with positions on query and key, then the feed-forward branch."""
 
@@ -243,11 +234,8 @@ class TextToVideoLayer(EncoderLayer):
         return self.norm2(self.dropout.add(video, self.feed_forward(self.norm1(video))))
 
 
-# -- Moment-DETR's decoder: learned moment queries look at the encoded tokens (Lei et al., NeurIPS 2021) --------------
-
-
 class DecoderLayer(nn.Module):
-    """Post-norm layer: self-attention of the moment queries, attention to the memory, feed-forward."""
+    """Moment-DETR's post-norm layer: self-attention of the moment queries, attention to the memory, feed-forward."""
 
     def __init__(self, s: ModelSettings) -> None:
         super().__init__()
@@ -285,11 +273,8 @@ class Decoder(nn.Module):
         return torch.stack(states)
 
 
-# -- the decoder of QD-DETR and BM-DETR: every moment query is an anchor (centre, width), as in DAB-DETR (ICLR 2022)
-
-
 class AnchorDecoderLayer(nn.Module):
-    """Post-norm layer in whose attentions content and place have weights of their own.
+    """Post-norm layer of QD-DETR and BM-DETR, in whose attentions content and place have weights of their own.
 
     In the attention to the memory each head's query and key are content and place, concatenated. Only the first layer
     adds them as well: its content is zero.
@@ -336,7 +321,7 @@ class AnchorDecoderLayer(nn.Module):
 
 
 class AnchorDecoder(nn.Module):
-    """Layers over anchors, each of which may refine the anchors.
+    """Layers over anchors (centre, width), each of which may refine the anchors, as in DAB-DETR (ICLR 2022).
 
     An anchor's embedding holds the centre first, then the width. As in BM-DETR's published code, `bm_detr` puts the
     width first, refines no anchor, and gives the modulating head two outputs, of which the first is used.

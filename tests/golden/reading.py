@@ -26,6 +26,17 @@ OPTIONS = {"video_dim": "v_feat_dim", "text_dim": "t_feat_dim", "hidden": "hidde
 OPTIONS |= {"feed_forward": "dim_feedforward", "encoder_layers": "enc_layers", "decoder_layers": "dec_layers"}
 OPTIONS |= {"queries": "num_queries", "projections": "n_input_proj", "dropout": "dropout"}
 OPTIONS |= {"input_dropout": "input_dropout", "longest_text": "max_q_l", "text_positions": "use_txt_pos"}
+# the same for losses: those that all models have, and a model's own
+WEIGHTS = {"span": "span_loss_coef", "giou": "giou_loss_coef", "label": "label_loss_coef", "background": "eos_coef"}
+WEIGHTS |= {"saliency": "lw_saliency", "pair_margin": "saliency_margin"}
+OWN_WEIGHTS = {
+    "moment_detr": {"align": "contrastive_align_loss_coef", "align_temperature": "temperature"},
+    "qd_detr": {},
+    "shine": {"coarse": "coarse_coef", "fine": "fine_coef", "quotient": "q", "pair_hinge": "use_saliency_loss"}
+    | {"coarse_margins": "coarse_margin", "fine_margins": "fine_margin"},
+    "bm_detr": {"class_error": "class_loss_coef", "probability": "lw_prob_loss_coef"}
+    | {"semantic": "lw_contrastive_loss_coef", "align_temperature": "temperature"},
+}
 
 
 def golden_files(model: str) -> list[Path]:
@@ -122,33 +133,14 @@ class Golden:
         return Targets(spans, present, clip_scores, mask, high, low, torch.ones(3, len(mask), dtype=torch.bool))
 
     def losses(self, **changes: Any) -> LossSettings:
-        args = self.config["args"]
-        found = {
-            "span": args["span_loss_coef"],
-            "giou": args["giou_loss_coef"],
-            "label": args["label_loss_coef"],
-            "background": args["eos_coef"],
-            "saliency": args["lw_saliency"],
-            "pair_margin": args["saliency_margin"],
-            "costs": MatchingCosts(args["set_cost_span"], args["set_cost_giou"], args["set_cost_class"]),
-        }
-        shine = self.config["model"] == "shine"
-        if shine:
-            found |= {
-                "coarse": args["coarse_coef"],
-                "fine": args["fine_coef"],
-                "quotient": args["q"],
-                "coarse_margins": tuple(args["coarse_margin"]),
-                "fine_margins": tuple(args["fine_margin"]),
-                "ranking_weights": {"red": (1.0, 0.0), "abd": (0.0, 1.0)}[args["ranking_type"]],
-                "pair_hinge": args["use_saliency_loss"],
-            }
-        if args.get("contrastive_align_loss"):
-            found |= {"align": args["contrastive_align_loss_coef"], "align_temperature": args["temperature"]}
-        if self.config["model"] == "bm_detr":
-            found |= {"class_error": args["class_loss_coef"], "probability": args["lw_prob_loss_coef"]}
-            found |= {"semantic": args["lw_contrastive_loss_coef"], "align_temperature": args["temperature"]}
-        return losses_of(self.base, shine, **{**found, **changes})
+        args, names, model = self.config["args"], dict(WEIGHTS), self.config["model"]
+        names |= OWN_WEIGHTS["moment_detr" if args.get("contrastive_align_loss") else model]
+        found = {ours: args[theirs] for ours, theirs in names.items()}
+        found = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        found["costs"] = MatchingCosts(args["set_cost_span"], args["set_cost_giou"], args["set_cost_class"])
+        if model == "shine":
+            found["ranking_weights"] = {"red": (1.0, 0.0), "abd": (0.0, 1.0)}[args["ranking_type"]]
+        return losses_of(self.base, model == "shine", **{**found, **changes})
 
 
 def read_golden(path: Path) -> Golden:

@@ -38,11 +38,11 @@ def official_form(outputs: Outputs) -> dict[str, Tensor]:
         found[f"aux_outputs.{layer}.pred_logits"] = outputs.logits[layer]
         found[f"aux_outputs.{layer}.pred_spans"] = outputs.spans[layer]
     if outputs.align is not None:
-        *earlier, last = outputs.align.queries
-        found |= {"proj_queries": last, "proj_txt_mem": outputs.align.words, "proj_vid_mem": outputs.align.clips}
+        (*earlier, last), words, clips = outputs.align
+        found |= {"proj_queries": last, "proj_txt_mem": words, "proj_vid_mem": clips}
         for layer, queries in enumerate(earlier):
             found[f"aux_outputs.{layer}.proj_queries"] = queries
-            found[f"aux_outputs.{layer}.proj_txt_mem"] = outputs.align.words
+            found[f"aux_outputs.{layer}.proj_txt_mem"] = words
     if outputs.saliency_negative is not None:
         found["saliency_scores_neg"] = outputs.saliency_negative
     if outputs.saliency_hard is not None:

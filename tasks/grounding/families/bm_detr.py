@@ -58,9 +58,6 @@ class BMDETRConfig(DETRConfig):
         return {"losses": {"negatives": "both" if wanted else "in_video"}}
 
 
-# -- negative queries -------------------------------------------------------------------------------------------------
-
-
 def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
     """Return the rows of each batch of an epoch: every query once, no two of a video in a batch, sizes nearly equal.
 
@@ -134,9 +131,6 @@ class BackgroundData(DeviceData):
         mask[1] &= (size > 0)[:, None]
         generated = (chosen >= self.columns["inside"][index]) & (size > 0)
         return replace(inputs, text=text.float(), text_mask=mask), generated
-
-
-# -- the system -------------------------------------------------------------------------------------------------------
 
 
 class BMDETRSystem(DETRSystem[BMDETRConfig]):

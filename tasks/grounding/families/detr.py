@@ -84,9 +84,6 @@ class QDDETRConfig(ShineDETRConfig):
         return super().published_changes | ({"text_attention": "official"} if released else {})
 
 
-# -- the data set ------------------------------------------------------------------------------------------------------
-
-
 def endpoint_features(mask: Tensor) -> Tensor:
     """Return temporal endpoints [batch, clips, 2]: clip t of n begins at t/n and ends at t/n + 1/n; 0 for padding."""
     count = mask.sum(1, keepdim=True)
@@ -215,9 +212,6 @@ class DeviceData:
         return windows.gather(1, chosen[..., None].expand(-1, -1, 2)), present.gather(1, chosen)
 
 
-# -- the system --------------------------------------------------------------------------------------------------------
-
-
 ADETR = TypeVar("ADETR", bound=DETRConfig)
 
 
@@ -232,15 +226,12 @@ class DETRSystem(System[ADETR]):
         return self.settings.training.group_by_length or device_of().type == "cuda"
 
     def build(self, video_dim: int, text_dim: int) -> GroundingModel:
-        return self.config.network(
-            replace(
-                self.config.network_options,
-                video_dim=video_dim + ENDPOINTS,
-                text_dim=text_dim,
-                longest_text=self.settings.inputs.longest_text,
-                existence=self.config.loss_settings.existence > 0,
-            )
-        )
+        widths = {"video_dim": video_dim + ENDPOINTS, "text_dim": text_dim}
+        others = {
+            "longest_text": self.settings.inputs.longest_text,
+            "existence": self.config.loss_settings.existence > 0,
+        }
+        return self.config.network(replace(self.config.network_options, **widths, **others))
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
         video, text = (len(weights[f"{part}_projection.stages.0.norm.weight"]) for part in ("video", "text"))
@@ -262,7 +253,8 @@ class DETRSystem(System[ADETR]):
         """See `System.predict`; saliency is rounded to float16, as the published files hold it."""
         predictions: list[Prediction | None] = [None] * len(data)
         for rows, outputs in outputs_of(model, data, data.inputs, bf16=self.bf16):
-            ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
+            scores = outputs.logits[-1].float().softmax(-1)[..., 0]  # [batch, queries], of the foreground
+            ranked = rank_windows(outputs.spans[-1], scores, data.examples.duration[rows])
             windows = snap_windows(ranked, data.clip_length, data.longest) if self.settings.ranking.snap else ranked
             saliency = outputs.saliency.half().float().cpu().numpy()
             lengths = data.videos.host_lengths[data.video[rows.numpy()]]

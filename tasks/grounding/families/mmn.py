@@ -55,9 +55,6 @@ class MMNConfig(MapConfig):
 AnMMN = TypeVar("AnMMN", bound=MapConfig)
 
 
-# -- the data set -----------------------------------------------------------------------------------------------------
-
-
 class MapData:
     """Queries by video, and their features, on one device. A batch is `batch_size` videos with their sentences."""
 
@@ -122,9 +119,6 @@ class MapData:
         """Return features, or token ids, of the texts `rows` [...] and their mask [..., longest]."""
         values, mask = self.texts.gather(rows, longest)
         return values.float() if values.is_floating_point() else values, mask
-
-
-# -- the system and its prediction ------------------------------------------------------------------------------------
 
 
 class MMNSystem(System[AnMMN]):

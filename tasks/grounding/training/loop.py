@@ -73,21 +73,20 @@ def keep_memory() -> None:
     glibc returns blocks above 32 MB and asks for them again, so that each large activation of each step is zeroed page
     by page, which costs more than its arithmetic (70 ms against 1 ms for a ReLU over 12,000 × 1,024 numbers).
     """
-    if has_glibc():
+    if library := glibc():
         mmap_max, trim_threshold, never = -4, -1, 2**31 - 1  # see malloc.h
-        library = ctypes.CDLL(None)
         library.mallopt(mmap_max, 0)
         library.mallopt(trim_threshold, never)
 
 
 def return_memory() -> None:
     """Return freed memory to the system: after `keep_memory`, unusably small pieces pile up with every epoch."""
-    if has_glibc():
-        ctypes.CDLL(None).malloc_trim(0)
+    if library := glibc():
+        library.malloc_trim(0)
 
 
-def has_glibc() -> bool:
-    return platform.system() == "Linux" and platform.libc_ver()[0] == "glibc"
+def glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc" else None
 
 
 def make_optimiser(groups: list[dict[str, Any]], config: Training) -> torch.optim.AdamW:
@@ -126,7 +125,6 @@ class GraphedStep:
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:
         values = [value for part in batch for value in vars(part).values()]
-        tensors = [value for value in values if isinstance(value, Tensor)]
         rates = [group["lr"] for group in self.step.optimiser.param_groups]
         key = (*rates, *((value.shape, value.dtype) if isinstance(value, Tensor) else value for value in values))
         self.seen[key] += 1
@@ -135,7 +133,7 @@ class GraphedStep:
         if key not in self.graphs:
             self.graphs[key] = self._captured(batch)
         graph, inputs, results = self.graphs[key]
-        for kept, value in zip(inputs, tensors, strict=True):
+        for kept, value in zip(inputs, filter(torch.is_tensor, values), strict=True):
             kept.copy_(value)
         graph.replay()
         return {name: value.clone() for name, value in results.items()}
@@ -192,8 +190,6 @@ class Trainer:
         # several windows of a query are matched on the host
         fixed = self.system.has_static_shapes and accelerator.num_processes == 1 and training.windows.shape[1] == 1
         self.step = GraphedStep(step) if fixed and self.device.type == "cuda" else step
-
-    # -- an epoch ----------------------------------------------------------------------------------------------
 
     def run(self) -> list[Row]:
         """Train to the end; return the rows of the `metrics` table, without the run's name."""
@@ -264,8 +260,6 @@ class Trainer:
             {"epoch": self.epoch, "step": self.step_number, "split": split, "name": name, "value": float(value)}
             for name, value in sorted(values.items())
         ]
-
-    # -- checkpoints -------------------------------------------------------------------------------------------
 
     def _save(self, improved: bool) -> None:
         random_states = self._random_states()
