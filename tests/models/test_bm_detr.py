@@ -16,17 +16,13 @@ def with_negative(batch: Inputs) -> Inputs:
     return replace(batch, text=torch.cat((text, text.roll(-1, 1))), text_mask=torch.cat((mask, mask.roll(-1, 1))))
 
 
-def probability(found: Outputs) -> torch.Tensor:
-    return found.probability
-
-
 def test_a_clip_is_probable_that_fits_the_query_and_not_the_negative() -> None:
     net, batch = model("bm_detr").eval(), inputs()
     both = with_negative(batch)
-    own = probability(net(batch))
-    other = probability(net(replace(batch, text=both.text[1:], text_mask=both.text_mask[1:])))
+    own = net(batch).probability
+    other = net(replace(batch, text=both.text[1:], text_mask=both.text_mask[1:])).probability
     joint: Outputs = net(both)
-    torch.testing.assert_close(probability(joint), own * (1 - other))
+    torch.testing.assert_close(joint.probability, own * (1 - other))
     assert torch.equal(own > 0, batch.video_mask)
     torch.testing.assert_close(joint.spans, net(batch).spans)  # the decoder knows no negative
     assert not torch.allclose(joint.saliency, net(batch).saliency)
@@ -40,7 +36,7 @@ def test_the_papers_decoder_sees_the_weighted_clips() -> None:
     found: Outputs = paper(batch)
     clips, mask = batch.video.shape[1], batch.video_mask
     torch.testing.assert_close(found.saliency, released(batch).saliency)
-    weights = probability(found).masked_fill(~mask, -torch.inf).softmax(1)
+    weights = found.probability.masked_fill(~mask, -torch.inf).softmax(1)
     weighted, plain = memories
     torch.testing.assert_close(weighted[:, :clips], plain[:, :clips] * weights[..., None])
     torch.testing.assert_close(weighted[:, clips:], plain[:, clips:])
@@ -52,7 +48,7 @@ def test_without_a_negative_the_query_decides_alone() -> None:
     some = with_negative(batch)
     mask = some.text_mask.clone()
     mask[1, 1] = False
-    found, whole, own = (probability(net(x)) for x in (replace(some, text_mask=mask), some, batch))
+    found, whole, own = (net(x).probability for x in (replace(some, text_mask=mask), some, batch))
     torch.testing.assert_close(found[1], own[1])
     torch.testing.assert_close(found[[0, 2, 3]], whole[[0, 2, 3]])
 

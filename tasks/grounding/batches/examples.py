@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -90,8 +90,7 @@ class Features:
         return {name for name, row in self.index.items() if bad[row]}
 
 
-@dataclass(frozen=True)
-class VideoPatches:
+class VideoPatches(NamedTuple):
     """Frames of many videos: `states` [patches, width] in bytes, their scale, and the frame's own vector."""
 
     states: Features
@@ -99,7 +98,7 @@ class VideoPatches:
     frames: Features
 
     def to(self, device: torch.device) -> "VideoPatches":
-        return VideoPatches(self.states.to(device), self.scale.to(device), self.frames.to(device))
+        return VideoPatches(*(part.to(device) for part in self))
 
     def gather(self, videos: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Return vectors, states [batch, frames, patches, width] and mask [batch, frames] of videos [batch]."""

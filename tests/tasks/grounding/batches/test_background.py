@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,9 @@ CPU = torch.device("cpu")
 COUNT = 24  # queries, over seven videos
 
 
-def in_video(count: int = COUNT) -> dict[str, list[str]]:
+def in_video() -> dict[str, list[str]]:
     """The other queries of a query's video; the first three videos have none left, as if all were too similar."""
-    found = rows(count)
+    found = rows(COUNT)
     return {
         row["qid"]: [other["query"] for other in found if other["vid"] == row["vid"] and other is not row]
         for row in found
@@ -34,10 +33,9 @@ def in_video(count: int = COUNT) -> dict[str, list[str]]:
     }
 
 
-def prepared(pairs: dict[str, list[str]] | None = None) -> Examples:
+def prepared() -> Examples:
     found = rows(COUNT)
-    pairs = in_video() if pairs is None else pairs
-    return make_examples(found, negatives(found), videos(), texts(COUNT), in_video=pairs)
+    return make_examples(found, negatives(found), videos(), texts(COUNT), in_video=in_video())
 
 
 def bm_settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
@@ -72,18 +70,13 @@ def drawn(data: BackgroundData, row: int, times: int = 60) -> set[str]:
     return found
 
 
-def test_a_negative_is_drawn_anew_from_the_querys_own() -> None:
-    own = set(in_video()["q3"])
-    generated = {"text 3 1", "text 3 2", "text 3 3"}
-    assert drawn(background(), 3) == own == {"text 10", "text 17"}
-    assert drawn(background("generated"), 3) == generated
-    assert drawn(background("both"), 3) == own | generated
-    assert len(background("none").batch(torch.tensor([3]))[0].text) == 1
-
-
-def test_a_query_alone_in_its_video_goes_without() -> None:
-    assert drawn(background(), 0, 5) == {""}
-    assert drawn(background("both"), 0) == {"text 0 1", "text 0 2", "text 0 3"}
+@pytest.mark.parametrize(("row", "own"), [(3, {"text 10", "text 17"}), (0, set())])  # the second is alone in its video
+def test_a_negative_is_drawn_anew_from_the_querys_own(row: int, own: set[str]) -> None:
+    generated = {f"text {row} {level}" for level in (1, 2, 3)}
+    assert drawn(background(), row) == (own or {""})
+    assert drawn(background("generated"), row) == generated
+    assert drawn(background("both"), row) == own | generated
+    assert len(background("none").batch(torch.tensor([row]))[0].text) == 1
 
 
 def numbered(windows: list[list[float]], clips: int, clip_length: float, **changes: Any) -> BackgroundData:
@@ -173,7 +166,7 @@ def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:
     assert max(found.windows[:, :2].max() for found in cut.predict(model, shorter)) <= 8.0
 
 
-def test_a_negative_takes_probability_away(tmp_path: Path) -> None:
+def test_a_negative_takes_probability_away() -> None:
     chosen = bm_settings()
     system, examples = system_of(chosen), prepared()
     model = system.build(videos().channels, texts(COUNT).channels)

@@ -86,7 +86,7 @@ def test_a_sentence_has_its_own_text_video_and_windows() -> None:
     torch.testing.assert_close(batch[0].video[0, 0], first[0] / first[0].norm())
 
 
-def test_predictions_are_whole_moments_kept_apart_and_saliency_is_per_clip(tmp_path: Path) -> None:
+def test_predictions_are_whole_moments_kept_apart_and_saliency_is_per_clip() -> None:
     chosen = settings(model={"keep": 4})
     system, found = system_of(chosen), data(chosen)
     model = system.build(CHANNELS, CHANNELS)
