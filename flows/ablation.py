@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from prefect import State
 from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError
@@ -17,7 +16,7 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of, queries_of
 from penumbra.flows.evaluate_grounding import evaluate_run
 from penumbra.flows.extract_features import features_of
-from penumbra.flows.named_flow import completed_state, named_flow
+from penumbra.flows.named_flow import Outcome, named_flow
 from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.annotations import TRAINING, read_annotations
 from penumbra.tasks.data.dataset import Dataset
@@ -47,7 +46,7 @@ def ablation(
     training: Training | None = None,
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,
-) -> State[Artifact]:
+) -> Outcome[Artifact]:
     """Build, train and evaluate every row of a grid with several seeds, and print one table."""
     settings = {"model": model, "training": training, "inputs": inputs, "ranking": ranking}
     grid, plans = plan(name, rows, dataset.name, preset, {**dict(negatives or {}), **dict(features or {}), **settings})
@@ -65,7 +64,7 @@ def ablation(
     if results.failures:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in results.failures.items())
         raise RunError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
-    return completed_state(artifact, f"{grid.title}: {counted(len(results.runs), 'training')}")
+    return artifact, f"{grid.title}: {counted(len(results.runs), 'training')}"
 
 
 class Materials:

@@ -7,10 +7,8 @@ prefect deployment run build-negatives/charades-cg
 from collections.abc import Mapping
 from dataclasses import replace
 
-from prefect import State
-
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.named_flow import completed_state, named_flow
+from penumbra.flows.named_flow import Outcome, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
@@ -40,7 +38,7 @@ def build_negatives(
     judging: QualityConfig = QualityConfig(),
     sourcing: NegativeSource = NegativeSource(),
     engine: EngineName = None,
-) -> State[Negatives]:
+) -> Outcome[Negatives]:
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
     settings = NegativesParameters(
         sourcing=sourcing,
@@ -54,7 +52,7 @@ def build_negatives(
     )
     with use_engine(engine):
         result = negatives_of(dataset, settings)
-    return completed_state(result, result.outcome)
+    return result, result.outcome
 
 
 def queries_of(dataset: Dataset, settings: NegativesParameters) -> Queries:

@@ -77,19 +77,23 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
 
 @contextmanager
 def live_display() -> Iterator[None]:
-    """Show the run live on standard error if that and standard output are a terminal; else the log stays as it is."""
-    handlers = console_handlers()
-    if not (handlers and sys.stdout.isatty() and sys.stderr.isatty()):
+    """Show the run live in a notebook, or on standard error if that and standard output are a terminal.
+
+    Elsewhere the log stays as it is.
+    """
+    console = SafeConsole(stderr=True, markup=False, highlight=False)
+    if not (console.is_jupyter or (sys.stdout.isatty() and sys.stderr.isatty())):
         yield
         return
-    handler, console = handlers[0], SafeConsole(stderr=True, markup=False, highlight=False)
-    before = handler.console, handler.formatter
-    handler.console, handler.formatter = console, logging.Formatter()
+    before = [(handler, handler.console, handler.formatter) for handler in console_handlers()[:1]]
+    for handler, *_ in before:
+        handler.console, handler.formatter = console, logging.Formatter()
     try:
         with bars_shown(bars_on(console)):
             yield
     finally:
-        handler.console, handler.formatter = before
+        for handler, own_console, own_formatter in before:
+            handler.console, handler.formatter = own_console, own_formatter
 
 
 def bars_on(console: SafeConsole) -> Progress:

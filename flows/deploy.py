@@ -86,7 +86,8 @@ def end_abandoned_runs(client: SyncPrefectClient) -> None:
 
 def all_deployments() -> list[Deployment]:
     """Return the deployments of prefect.yaml and of the data sets; a wrong file of a data set is a line of stderr."""
-    by_name = {(it["tags"][0], it["name"]): it for it in prefect_yaml()["deployments"]}
+    definitions, deployments = prefect_yaml()
+    found = dict(deployments)
     for dataset in sorted(file.parent.name for file in data_folder().glob(f"*/{OWN_FILE}")):
         try:
             own = {flow: deployment_parameters(flow, dataset) for flow in own_parameters(dataset)}
@@ -94,9 +95,9 @@ def all_deployments() -> list[Deployment]:
             warn(str(error))
             continue
         for flow, parameters in own.items():
-            usual = {**prefect_yaml()["definitions"][flow], "name": dataset, "tags": [flow, dataset]}
-            by_name[flow, dataset] = {**usual, **by_name.get((flow, dataset), {}), "parameters": parameters}
-    return list(by_name.values())
+            usual = {**definitions[flow], "name": dataset, "tags": [flow, dataset]}
+            found[flow, dataset] = {**usual, **deployments.get((flow, dataset), {}), "parameters": parameters}
+    return list(found.values())
 
 
 def wanted_of(every: list[Deployment], chosen: str) -> list[Deployment]:

@@ -7,12 +7,10 @@ Without `choice.run`, it evaluates all runs of the data set that have no predict
 
 from dataclasses import replace
 
-from prefect import State
-
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
-from penumbra.flows.named_flow import completed_state, named_flow
+from penumbra.flows.named_flow import Outcome, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.text import judging_texts
@@ -26,11 +24,13 @@ from penumbra.tasks.stage import is_planned, logger, run
 
 
 @named_flow("evaluate-grounding")
-def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ranking | None = None) -> State[Artifact]:
+def evaluate_grounding(
+    dataset: Dataset, choice: Choice = Choice(), ranking: Ranking | None = None
+) -> Outcome[Artifact]:
     """Predict with the best epoch of each run and evaluate it; `ranking` defaults to that of the run."""
     annotations = read_annotations(dataset)
     negatives = Store().newest_if_any(dataset.name, "negatives")
-    evaluated, outcomes = list[EvaluatedRun](), list[str]()
+    evaluated, outcomes = list[EvaluatedRun](), list[str | None]()
     *others, newest = runs_to_evaluate(dataset.name, choice)
     for metrics in (*others, newest):
         try:
@@ -42,7 +42,7 @@ def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ran
             logger().warning("not evaluated: %s", error)
             continue
         outcomes.append(report_evaluation(evaluated[-1]))
-    return completed_state(evaluated[-1].evaluation, *outcomes)
+    return evaluated[-1].evaluation, "; ".join(filter(None, outcomes))
 
 
 def evaluate_run(

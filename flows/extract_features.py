@@ -6,10 +6,8 @@ prefect deployment run extract-features/charades-cg
 
 from pathlib import Path
 
-from prefect import State
-
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.named_flow import completed_state, named_flow
+from penumbra.flows.named_flow import Outcome, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset, videos_of
 from penumbra.tasks.engines import EngineName, use_engine
@@ -32,12 +30,12 @@ def extract_features(
     imports: Imports = Imports(),
     simulation: Simulation = Simulation(),
     engine: EngineName = None,
-) -> State[ExtractedFeatures]:
+) -> Outcome[ExtractedFeatures]:
     """Encode every distinct text and every clip of every video, or import or simulate the videos' features."""
     settings = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports, simulation=simulation)
     with use_engine(engine):
         result = features_of(dataset, chosen_negatives(dataset.name, texts), settings)
-    return completed_state(result, result.outcome)
+    return result, result.outcome
 
 
 def features_of(

@@ -4,13 +4,11 @@ penumbra run full-pipeline scenes
 prefect deployment run full-pipeline/scenes
 """
 
-from prefect import State
-
 from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.evaluate_grounding import evaluate_run
 from penumbra.flows.extract_features import features_of
-from penumbra.flows.named_flow import completed_state, named_flow
+from penumbra.flows.named_flow import Outcome, named_flow
 from penumbra.flows.train_grounding import train
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
@@ -41,7 +39,7 @@ def full_pipeline(
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,
     engine: EngineName = None,
-) -> State[Artifact]:
+) -> Outcome[Artifact]:
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
     preset = preset_for(dataset, preset, model)
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
@@ -62,4 +60,4 @@ def full_pipeline(
             metrics, trained = train(sources, settings, preset)
             run = evaluate_run(metrics, sources_of_run(metrics, built.annotations, built.negatives))
             outcome = report_evaluation(run, "full-pipeline", (built.outcome, extracted.outcome, trained))
-    return completed_state(run.evaluation, outcome, built.outcome)
+    return run.evaluation, "; ".join(filter(None, (outcome, built.outcome)))

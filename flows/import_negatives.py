@@ -7,11 +7,10 @@ penumbra run import-negatives charades-sta --param file=charades_ood_neg_test.js
 from pathlib import Path
 from typing import Annotated
 
-from prefect import State
 from pydantic import Field
 
 from penumbra.flows.build_negatives import negatives_of
-from penumbra.flows.named_flow import completed_state, named_flow
+from penumbra.flows.named_flow import Outcome, named_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import use_engine
 from penumbra.tasks.negatives.files import check_file, read_negatives
@@ -42,7 +41,7 @@ def import_negatives(
     encoding: Encoding = Encoding(),
     choosing: Choosing = Choosing(),
     judging: QualityConfig = QualityConfig(),
-) -> State[Negatives]:
+) -> Outcome[Negatives]:
     """Read the negatives of a file, and note for each which checks of `choosing` it passes."""
     path = Path(file).expanduser()
     check_file(path) if kind else read_negatives(path)  # both raise for a wrong file before anything is made
@@ -52,4 +51,4 @@ def import_negatives(
     )
     with use_engine(None):
         result = negatives_of(dataset, settings)
-    return completed_state(result, result.outcome)
+    return result, result.outcome

@@ -1,6 +1,14 @@
-"""Run or plan a flow in this process, with the parameters of its deployment and those that the caller names."""
+"""Run or plan a flow in this process, for `penumbra run` and for `penumbra.build_negatives`.
 
-from typing import Any
+Its parameters are those of its deployment and those that the caller names.
+"""
+
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from httpx import HTTPError, InvalidURL
 from prefect import Flow
@@ -8,15 +16,22 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
+from penumbra.artifacts.locations import data_folder
+from penumbra.artifacts.store import Store
 from penumbra.flows.console import live_display
 from penumbra.flows.parameters import deployment_parameters, resolve_parameter_paths, validated
 from penumbra.flows.registry import flow_of
 from penumbra.flows.server import environment_line, some_server
-from penumbra.tasks.parameter_group import merge
-from penumbra.tasks.progress import prepare_log
-from penumbra.tasks.stage import TO_MAKE, planning
+from penumbra.tasks.parameter_group import Parameters, merge
+from penumbra.tasks.progress import prepare_log, warnings_only
+from penumbra.tasks.stage import FEW_ROWS, IS_THERE, TO_MAKE, planning
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FAILS_FIRST = "first: "  # prefix of the reason why a planned stage cannot be made
+UNNAMED = "sentences"
+MARK = ".written-from-python"  # a file in the folders of data sets that may be replaced
 
 
 def prepare(name: str, dataset: str, *layers: dict[str, Any]) -> tuple[Flow[..., Any], dict[str, Any], dict[str, Any]]:
@@ -67,6 +82,51 @@ def log_price(name: str, dataset: str, *layers: dict[str, Any]) -> None:
     filling = getattr(values.get("negatives"), "filling", values.get("filling"))
     if filling is not None and filling.hosted:
         run_flow(name, dataset, *layers, {"filling": {"dry_run": True}})
+
+
+def negatives_for(
+    queries: "Sequence[str] | pd.DataFrame", name: str | None, parameters: Mapping[str, Any], quiet: bool
+) -> "pd.DataFrame":
+    """Return a data frame of the queries' negatives, built if they do not exist.
+
+    Its `attrs["rejected"]` lists what was refused, which a warning counts. Raises `DatasetError` if there are no
+    queries, or the name is that of a data set that was not written from Python, and the exceptions of `prepare`.
+    """
+    from penumbra.tasks.data.dataset import DatasetError
+    from penumbra.tasks.data.queries import write_queries
+    from penumbra.tasks.negatives.report import outcome_line
+
+    store = Store()
+    with tempfile.TemporaryDirectory(prefix="penumbra-") as temporary:
+        folder, named = Path(temporary), name or UNNAMED
+        if name:
+            folder = data_folder() / name
+            if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
+                raise DatasetError(f"{folder} holds a data set that was not written from Python: choose another name")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MARK).touch()
+        changes: dict[str, Any] = {}
+        for key, value in parameters.items():
+            given = value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Parameters) else value
+            changes[key] = dict(given) if isinstance(given, Mapping) else given
+        changes["dataset"] = {"name": named, "folder": str(folder), "files": write_queries(queries, folder)}
+        flow, _, values = prepare("build-negatives", named, changes)
+        with planning() as plan:
+            made = flow.fn(**values).data
+        is_there = all(state == IS_THERE for _, state, _ in plan.rows) and store.manifest(made.negatives).kept
+        if not is_there:
+            with warnings_only() if quiet else nullcontext():
+                if PREFECT_API_URL.value() or values["filling"].hosted or len(queries) > FEW_ROWS:
+                    made = run_flow("build-negatives", named, changes)
+                else:
+                    with live_display():
+                        made = flow.fn(**values).data
+    frame = store.frame(made.negatives)
+    frame.attrs["rejected"] = refused = list(store.rows(made.rejected))
+    if refused:
+        outcome = outcome_line(store, made).replace(" (the table `rejected` has each)", "")
+        warnings.warn(f"{outcome}; attrs['rejected'] has each", stacklevel=3)
+    return frame
 
 
 def server_address() -> str:

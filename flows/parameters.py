@@ -118,7 +118,7 @@ def type_name(annotation: Any) -> str:
 def resolve_parameter_paths(
     flow: "Flow[..., Any]", changes: Mapping[str, Any], deployed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the changes with the path of each parameter: `shine` becomes `model.losses.shine`.
+    """Return the changes as nested parameters: `shine` becomes `{"model": {"losses": {"shine": …}}}`.
 
     Parameters of a model have its name with them: that of the changes, or of the preset of the changes or of the
     `deployed` parameters. Raises `ParameterError` if several parameters end with a key, or none does.
@@ -126,15 +126,19 @@ def resolve_parameter_paths(
     paths = list(dict.fromkeys(it.path for it in parameters_of(flow)))
     resolved: dict[str, Any] = {}
     for key, value in changes.items():
-        ends = _paths_with_end(paths, key)
-        shown = truncated(key, WIDTH)
+        first, *inner = str(key).split(".")
+        ends, shown = _paths_with_end(paths, first), truncated(first, WIDTH)
         if not ends:
-            near = _flows_with(key) or _nearest(key, paths)
+            having = [
+                name for name in FLOWS if _paths_with_end([it.path for it in parameters_of(flow_of(name))], first)
+            ]
+            near = f"it belongs to {' and '.join(having)}; " if having else _nearest(first, paths)
             raise ParameterError(f"no parameter {shown}: {near}penumbra run {flow.name} --help lists them")
         if len(ends) > 1:
             typed = " or ".join(f"--param {path}=…" for path in ends)
             raise ParameterError(f"{shown!r} is the end of several parameters: type {typed}")
-        resolved = merge(resolved, nested(ends[0].split("."), value))
+        path = [*ends[0].split("."), *inner]
+        resolved = merge(resolved, reduce(lambda within, name: {name: within}, reversed(path), value))
     if isinstance(resolved.get("model"), dict):
         from penumbra.tasks.grounding.training.presets import DEFAULT, model_name
 
@@ -154,17 +158,6 @@ def _nearest(unknown: str, paths: list[str]) -> str:
     ends = [by_end[end] for end in get_close_matches(unknown.rpartition(".")[2], by_end, 1)]
     near = ("." in unknown and get_close_matches(unknown, paths, 1)) or ends
     return f"did you mean {near[0]}? " if near else ""
-
-
-def _flows_with(key: str) -> str:
-    """Return which flows have a parameter or group that ends with this key; '' if none has."""
-    having = [name for name in FLOWS if _paths_with_end([it.path for it in parameters_of(flow_of(name))], key)]
-    return f"it belongs to {' and '.join(having)}; " if having else ""
-
-
-def nested(path: list[str], value: Any) -> dict[str, Any]:
-    """Return a value as nested parameters: `{'a': {'b': value}}` for the path `['a', 'b']`."""
-    return {path[0]: nested(path[1:], value) if len(path) > 1 else value}
 
 
 def validated(flow: "Flow[..., Any]", parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,19 +202,12 @@ def validated(flow: "Flow[..., Any]", parameters: Mapping[str, Any]) -> dict[str
 
 def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
     """Return the parameters of the deployment FLOW/NAME (or of a data set) under those of the data set's own file."""
-    deployed: dict[str, Any] = next(
-        (
-            dict(one["parameters"])
-            for one in prefect_yaml()["deployments"]
-            if one["name"] == name and flow in one["tags"]
-        ),
-        {"dataset": {"name": name}},
-    )
+    deployed: dict[str, Any] = prefect_yaml()[1].get((flow, name), {"parameters": {"dataset": {"name": name}}})
     own = own_parameters(name).get(flow)
     if not own:
-        return deployed
+        return dict(deployed["parameters"])
     try:
-        parameters = merge(deployed, resolve_parameter_paths(flow_of(flow), own, deployed))
+        parameters = merge(deployed["parameters"], resolve_parameter_paths(flow_of(flow), own, deployed["parameters"]))
         validated(flow_of(flow), parameters)
         return parameters
     except PenumbraError as error:
@@ -233,89 +219,92 @@ def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
     file = data_folder() / dataset / OWN_FILE
     if not NAME.match(dataset) or not file.is_file():
         return {}
-    flows = _read(file, str(file))
-    for flow in flows:
+    flows = {}
+    for flow, values in _read(file, str(file)).items():
         if flow not in FLOWS:
             raise ParameterError(f"{file}: no flow {flow!r}; {what_there_is(flow, list(FLOWS))}")
-    nested = {flow: _nested(values or {}, f"{file}, below {flow!r},") for flow, values in flows.items()}
-    for path, value in flat(nested):
+        flows[flow] = _with_names(values or {}, f"{file}, below {flow!r},")
+    for path, value in flat(flows):
         names = path.split(".")
         asks = names[-1] == "providers" and not {*HOSTED}.isdisjoint(value if isinstance(value, list) else [value])
         if asks or not {*NOT_OWN}.isdisjoint(names):
             raise ParameterError(f"{file}: {path} decides who is paid or sent what: give it with --param or --config")
-    return nested
+    return flows
 
 
 def parameters_in(file: Path) -> dict[str, Any]:
-    """Return the parameters of a `--config` file; raise `ParameterError` naming the file."""
-    return _nested(_read(file, f"--config {file}"), f"--config {file}")
+    """Return the parameters of a `--config` file by their names; raise `ParameterError` naming the file."""
+    return _read(file, f"--config {file}")
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; what is no value of YAML is text."""
+    """Return the value of each `masking.ratios=[0.1,0.3,0.5]` by its name; what is no value of YAML is text."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ParameterError(f"--param {truncated(pair, WIDTH)!r} is no NAME=VALUE, as in filling.candidates=4")
+        values.pop(name, None)  # a later pair overrides those before it
         try:
             values[name] = read_value(text)
         except ValueError:
             values[name] = text
-    return _nested(values, "--param")
+    return values
 
 
-def _read(file: Path, label: str) -> Any:
+def _read(file: Path, label: str) -> dict[str, Any]:
     try:
         with file.open(encoding="utf-8") as stream:  # a pipe may have no end
-            return read_value(stream.read(LONGEST + 1)) or {}
+            values = read_value(stream.read(LONGEST + 1)) or {}
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
         raise ParameterError(f"{label} can't be read ({error}): name a YAML file of parameters") from None
+    return _with_names(values, label)
 
 
-def _nested(values: Any, label: str) -> dict[str, Any]:
-    """Return parameters by their paths as nested parameters."""
+def _with_names(values: Any, label: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ParameterError(f"{label} holds no NAME: VALUE lines, as in filling.candidates: 4")
-    return reduce(merge, (nested(str(name).split("."), value) for name, value in values.items()), {})
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Reads words as JSON does, and others as text: a date stays text."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (yaml's own form)
-
-    def construct_yaml_str(self, node: Any) -> Any:
-        try:
-            return json.loads(node.value) if node.style is None else node.value
-        except ValueError:
-            return WORDS.get(node.value, node.value)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]  # yaml itself refuses others
-        if len(set(names)) < len(names):
-            raise yaml.constructor.ConstructorError(problem="it has a name twice", problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
+    return values
 
 
 def read_value(text: str) -> Any:
-    """Return the value of YAML text of unknown origin; raise `ValueError` with one line if it is none."""
+    """Return the value of YAML text of unknown origin; raise `ValueError` with one line if it is none.
+
+    Words are read as JSON reads them, and others are text: a date stays text.
+    """
     if len(text) > LONGEST:
         raise ValueError(f"it has more than {LONGEST:,} characters")
-    depth = 0
     try:
-        for event in yaml.parse(text):
-            if getattr(event, "anchor", None) or getattr(event, "tag", None):  # which might grow without bounds
-                raise ValueError("tags, anchors and aliases are refused: text with & * or ! needs quotes")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise ValueError(f"it has more than {DEEPEST} lists and groups within each other")
-        return yaml.load(text, _Loader)  # noqa: S506 (it makes nothing but JSON's values)
+        values = list(_values(yaml.parse(text)))
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from None
+    if len(values) > 1:
+        raise ValueError("it has more than one document")
+    return values[0] if values else None
+
+
+def _values(events: Iterator[yaml.Event], depth: int = 0) -> Iterator[Any]:
+    """Yield the values that a parser's events describe, up to the end of the list or group that holds them."""
+    if depth > DEEPEST:
+        raise ValueError(f"it has more than {DEEPEST} lists and groups within each other")
+    for event in events:
+        if isinstance(event, yaml.CollectionEndEvent):
+            return
+        if getattr(event, "anchor", None) or getattr(event, "tag", None):  # which might grow without bounds
+            raise ValueError("tags, anchors and aliases are refused: text with & * or ! needs quotes")
+        if isinstance(event, yaml.SequenceStartEvent):
+            yield list(_values(events, depth + 1))
+        elif isinstance(event, yaml.MappingStartEvent):
+            inner = list(_values(events, depth + 1))
+            names = [str(name) for name in inner[::2]]
+            if len(set(names)) < len(names):
+                raise ValueError("it has a name twice")
+            yield dict(zip(names, inner[1::2], strict=True))
+        elif isinstance(event, yaml.ScalarEvent):
+            try:
+                yield event.value if event.style else json.loads(event.value)
+            except ValueError:
+                yield WORDS.get(event.value, event.value)
 
 
 # The help of a flow

@@ -5,10 +5,8 @@ penumbra run train-grounding charades-cg-qd_detr-shine
 
 from dataclasses import replace
 
-from prefect import State
-
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.named_flow import completed_state, named_flow
+from penumbra.flows.named_flow import Outcome, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
@@ -28,14 +26,14 @@ def train_grounding(
     training: Training | None = None,
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,
-) -> State[Artifact]:
+) -> Outcome[Artifact]:
     """Train a model, with or without SHINE's negatives; explicit parameters override the preset."""
     preset = preset_for(dataset, preset, model)
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
-    return completed_state(*train(find_sources(read_annotations(dataset), settings), settings, preset))
+    return train(find_sources(read_annotations(dataset), settings), settings, preset)
 
 
-def train(sources: Sources, settings: Settings, preset: str | None) -> tuple[Artifact, str]:
+def train(sources: Sources, settings: Settings, preset: str | None) -> Outcome[Artifact]:
     """Train a model; return the run's metrics and its outcome. This is the flow's DAG."""
     settings = settings_for_clips(sources, settings, preset)
     metrics = train_model(with_parts(sources, settings), settings)

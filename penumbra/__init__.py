@@ -117,12 +117,12 @@ def build_negatives(
     {'a person opens the door.'}
 
     """
-    from penumbra.flows.python_api import negatives_for, with_rejected
+    from penumbra.flows.local_run import negatives_for
 
     groups = {"tagging": tagging, "masking": masking, "filling": filling, "encoding": encoding, "choosing": choosing}
     given = {group: value for group, value in groups.items() if value is not None}
     given["judging"] = {"judge": False} if judging is None else judging
-    return with_rejected(negatives_for(queries, name, {**given, **parameters}, quiet))
+    return negatives_for(queries, name, {**given, **parameters}, quiet)
 
 
 def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, **settings: Any) -> "pd.DataFrame":

@@ -87,7 +87,7 @@ def test_language_models_have_deployments_whose_schedules_are_off() -> None:
     ],
 )
 def test_values_are_those_of_json_without_quotes_or_else_text(text: str, expected: object) -> None:
-    assert parse_parameters([f"filling.openai={text}"]) == {"filling": {"openai": expected}}
+    assert parse_parameters([f"filling.openai={text}"]) == {"filling.openai": expected}
 
 
 def test_a_parameter_has_a_name_and_a_value() -> None:

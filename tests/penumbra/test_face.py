@@ -79,7 +79,7 @@ def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
     shown = capfd.readouterr()
     assert (shown.out, shown.err) == ("", "")
 
-    monkeypatch.setattr("penumbra.flows.python_api.run_flow", lambda *_: pytest.fail("it was there"))
+    monkeypatch.setattr("penumbra.flows.local_run.run_flow", lambda *_: pytest.fail("it was there"))
     again = penumbra.build_negatives(frame, name="mine", **how)
     pd.testing.assert_frame_equal(again, negatives)
 
