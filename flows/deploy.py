@@ -7,7 +7,6 @@ import json
 import sys
 from contextlib import suppress
 from hashlib import sha256
-from inspect import signature
 from typing import Any
 
 import yaml
@@ -24,7 +23,7 @@ from prefect.workers.process import ProcessWorker
 from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
 from penumbra.artifacts.locations import PROJECT, data_folder
 from penumbra.flows.console import warn
-from penumbra.flows.parameters import OWN_FILE, deployment_parameters, groups_of, own_parameters
+from penumbra.flows.parameters import OWN_FILE, deployment_parameters, groups_of, model_of, own_parameters
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of, prefect_yaml
 from penumbra.flows.server import WORKERS
 from penumbra.tasks.data.dataset import Dataset, DatasetError
@@ -37,7 +36,8 @@ Deployment = dict[str, Any]  # as in prefect.yaml; its first tag is the flow's n
 def main(chosen: str = "") -> None:
     """Apply new and changed deployments: of a data set, `--all`, or '': of existing data sets, removing the others."""
     every = all_deployments()
-    wanted = wanted_of(every, chosen)
+    there = [deployment for deployment in every if has_files(deployment)]
+    wanted = every if chosen == ALL else wanted_of(there, chosen)
     with get_client(sync_client=True) as client:
         end_abandoned_runs(client)
         template = ProcessWorker.get_default_base_job_template()  # else all workers write it at once when they start
@@ -48,28 +48,26 @@ def main(chosen: str = "") -> None:
         forms = {flow: form_of(flow) for flow in FLOWS}
         known = {(it.flow_id, it.name): it for it in client.read_deployments(limit=200)}
         for deployment in every:
-            one = known.get((flows[deployment["tags"][0]], deployment["name"]))
-            if one and deployment not in wanted and not has_files(deployment):
-                client.delete_deployment(one.id)
-        for deployment in wanted:
-            flow, schedules = deployment["tags"][0], deployment.get("schedules", ())
-            settings = {**deployment, "parameters": with_defaults(flow, deployment["parameters"])}
-            applied = [settings, forms[flow], has_files(deployment)]
-            version = sha256(json.dumps(applied, sort_keys=True).encode()).hexdigest()[:16]
+            flow, is_there = deployment["tags"][0], deployment in there
             one = known.get((flows[flow], deployment["name"]))
+            if deployment not in wanted:
+                if one and not is_there:
+                    client.delete_deployment(one.id)
+                continue
+            settings = {**deployment, "parameters": with_defaults(flow, deployment["parameters"])}
+            version = sha256(json.dumps([settings, forms[flow], is_there], sort_keys=True).encode()).hexdigest()[:16]
             if one and one.version == version:
                 continue
             settings |= {
                 "description": deployment.get("description", flow_of(flow).description),
-                "schedules": [schedule_of(schedule, has_files(deployment)) for schedule in schedules],
+                "schedules": [schedule_of(schedule, is_there) for schedule in deployment.get("schedules", ())],
                 "work_pool_name": settings.pop("work_pool")["name"],
             }
             client.create_deployment(flows[flow], version=version, parameter_openapi_schema=forms[flow], **settings)
         if not client.read_automations_by_name(SILENT_RUNS.stem):
             client.create_automation(AutomationCore.model_validate(yaml.safe_load(SILENT_RUNS.read_text())))
-    names = ", ".join(sorted({dataset_of(deployment) for deployment in wanted}))
     left = "" if chosen else f"; {len(every) - len(wanted)} are of data sets that are not here (--all)"
-    print(f"{len(wanted)} deployments of {names}{left}", flush=True)
+    print(f"{len(wanted)} deployments of {', '.join(datasets_of(wanted))}{left}", flush=True)
 
 
 def end_abandoned_runs(client: SyncPrefectClient) -> None:
@@ -100,19 +98,16 @@ def all_deployments() -> list[Deployment]:
     return list(found.values())
 
 
-def wanted_of(every: list[Deployment], chosen: str) -> list[Deployment]:
-    """Return the deployments to apply, see `main`; raise `PenumbraError` if a chosen data set has none."""
-    if chosen == ALL:
-        return every
-    there = [deployment for deployment in every if has_files(deployment)]
-    wanted = [deployment for deployment in there if chosen in ("", dataset_of(deployment))]
+def wanted_of(there: list[Deployment], chosen: str) -> list[Deployment]:
+    """Return the deployments of a data set, or with '' all; raise `PenumbraError` if there are none."""
+    wanted = [deployment for deployment in there if chosen in ("", *datasets_of([deployment]))]
     if not wanted:
-        raise PenumbraError(f"--dataset: {what_there_is(chosen, sorted({dataset_of(it) for it in there}))}")
+        raise PenumbraError(f"--dataset: {what_there_is(chosen, datasets_of(there))}")
     return wanted
 
 
-def dataset_of(deployment: Deployment) -> str:
-    return str(deployment["parameters"]["dataset"]["name"])
+def datasets_of(deployments: list[Deployment]) -> list[str]:
+    return sorted({it["parameters"]["dataset"]["name"] for it in deployments})
 
 
 def has_files(deployment: Deployment) -> bool:
@@ -129,9 +124,9 @@ def with_defaults(flow: str, parameters: dict[str, Any]) -> dict[str, Any]:
     Groups that a preset sets (their default is None) stay as they are: a value in them overrides the preset.
     """
     filled = dict(parameters)
-    for name, parameter in signature(flow_of(flow).fn).parameters.items():
-        groups = groups_of(parameter.annotation)
-        if name in filled and parameter.default is not None and len(groups) == 1:
+    for name, field in model_of(flow_of(flow)).model_fields.items():
+        groups = groups_of(field.annotation)
+        if name in filled and field.default is not None and len(groups) == 1:
             filled[name] = groups[0].model_validate(filled[name]).model_dump(mode="json")
     return filled
 

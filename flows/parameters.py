@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from textwrap import fill, shorten
 from types import NoneType, UnionType
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, ge
 
 import yaml
 from pydantic import BaseModel, ValidationError, create_model
-from pydantic_core import PydanticUndefined, to_json
+from pydantic_core import to_json
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.locations import data_folder
@@ -48,36 +48,40 @@ class Parameter(NamedTuple):
     models: tuple[str, ...] = ()  # the members of a union that have the parameter, as in mmn
 
 
+@cache
+def model_of(flow: "Flow[..., Any]") -> type[Parameters]:
+    """Return the parameters of a flow as a group of parameters."""
+    fields: dict[str, Any] = {
+        name: (it.annotation, ... if it.default is it.empty else it.default)
+        for name, it in inspect.signature(flow.fn).parameters.items()
+    }
+    return create_model(flow.name, __base__=Parameters, **fields)
+
+
 def parameters_of(flow: "Flow[..., Any]") -> list[Parameter]:
     """Return all parameters of a flow, each group before its members."""
     models: dict[Parameter, tuple[str, ...]] = {}
-    for name, parameter in inspect.signature(flow.fn).parameters.items():
-        for it in _walk(name, parameter.annotation, parameter.default, ""):
-            same = it._replace(models=())
-            models[same] = models.get(same, ()) + it.models
+    for it in _members(model_of(flow)):
+        same = it._replace(models=())
+        models[same] = models.get(same, ()) + it.models
     return [it._replace(models=having) for it, having in models.items()]
 
 
-def _walk(path: str, annotation: Any, default: Any, description: str, model: str = "") -> Iterator[Parameter]:
-    if get_origin(annotation) is Annotated:
-        annotation, *notes = get_args(annotation)
-        description = next((note.description for note in notes if getattr(note, "description", None)), description)
-    groups, models = groups_of(annotation), (model,) if model else ()
-    if len(groups) > 1:
-        yield Parameter(path, "", "", f"One of these, by its name: {', '.join(map(name_of, groups))}.", models)
-    elif groups:
-        yield Parameter(path, "", "", (inspect.getdoc(groups[0]) or "").splitlines()[0], models)
-    else:
-        required = default in (PydanticUndefined, inspect.Parameter.empty)
-        shown = "" if required else to_json(default, fallback=str).decode()
-        yield Parameter(path, type_name(annotation), shown, description, models)
-        if get_origin(annotation) in (tuple, list):  # of groups, as imports.sources
-            groups, path = groups_of(get_args(annotation)[0]), f"{path}[]"
-    for group in groups:
-        for name, field in group.model_fields.items():
-            value = field.get_default(call_default_factory=True)
-            member = name_of(group) if len(groups) > 1 else model
-            yield from _walk(f"{path}.{name}", field.annotation, value, field.description or "", member)
+def _members(group: type[BaseModel], within: str = "", models: tuple[str, ...] = ()) -> Iterator[Parameter]:
+    for name, field in group.model_fields.items():
+        path, groups = f"{within}{name}", groups_of(field.annotation)
+        if len(groups) > 1:
+            yield Parameter(path, "", "", f"One of these, by its name: {', '.join(map(name_of, groups))}.", models)
+        elif groups:
+            yield Parameter(path, "", "", (inspect.getdoc(groups[0]) or "").splitlines()[0], models)
+        else:
+            default = field.get_default(call_default_factory=True)
+            shown = "" if field.is_required() else to_json(default, fallback=str).decode()
+            yield Parameter(path, type_name(field.annotation), shown, field.description or "", models)
+            if get_origin(field.annotation) in (tuple, list):  # of groups, as imports.sources
+                path, groups = f"{path}[]", groups_of(get_args(field.annotation)[0])
+        for inner in groups:
+            yield from _members(inner, f"{path}.", (name_of(inner),) if len(groups) > 1 else models)
 
 
 def groups_of(annotation: Any) -> list[type[BaseModel]]:
@@ -162,12 +166,8 @@ def _nearest(unknown: str, paths: list[str]) -> str:
 
 def validated(flow: "Flow[..., Any]", parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters as the flow receives them; raise `ParameterError` with the nearest of an unknown name."""
-    signature = inspect.signature(flow.fn).parameters.items()
-    fields: dict[str, Any] = {
-        name: (it.annotation, ... if it.default is it.empty else it.default) for name, it in signature
-    }
     try:
-        return dict(create_model(flow.name, __base__=Parameters, **fields)(**parameters))
+        return dict(model_of(flow)(**parameters))
     except ValidationError as error:
         faults = error.errors(include_url=False)
     known = {it.path: it for it in parameters_of(flow)}
