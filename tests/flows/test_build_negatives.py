@@ -2,19 +2,22 @@
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterName
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.store import Store
+from penumbra.artifacts.store import USE, Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.settings import Filling
+from penumbra.tasks.stage import planning
 from tests.markup import published
 from tests.rows import first_videos, json_lines
 
@@ -160,3 +163,18 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
         assert row["similarity"] == pytest.approx(own[place]["similarity"], abs=1e-3)
         assert row["plausibility"] == pytest.approx(own[place]["plausibility"], abs=1e-3)
     assert "3 rows rejected, 3 of them: no query has its qid" in made.outcome
+
+
+def test_a_run_keeps_its_data_set_from_removal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[list[str]] = []
+
+    def read(dataset: Any) -> None:
+        held.append(store.files.holders(f"{USE}scenes~"))
+        raise InterruptedError
+
+    monkeypatch.setattr("penumbra.flows.build_negatives.read_annotations", read)
+    for in_plan in (False, True):
+        with pytest.raises(InterruptedError), planning() if in_plan else nullcontext():
+            build_negatives.fn(Dataset(name="scenes"))
+    assert [len(holders) for holders in held] == [1, 0], "a run holds a lease, a plan none"
+    assert store.files.holders(f"{USE}scenes~") == []

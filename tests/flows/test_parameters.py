@@ -1,4 +1,4 @@
-"""Parameters from deployments, files and the command line, their help, and messages about wrong and hostile ones."""
+"""Parameters from deployments, files and the command line, their help and forms, and messages about wrong ones."""
 
 import re
 from importlib import import_module
@@ -13,7 +13,15 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import DEPLOYMENTS
 from penumbra.artifacts.markdown import CONTROLS
 from penumbra.artifacts.store import Store
-from penumbra.flows.build_negatives import build_negatives
+from penumbra.flows.deploy import (
+    all_deployments,
+    datasets_of,
+    form_of,
+    has_files,
+    schedule_of,
+    wanted_of,
+    with_defaults,
+)
 from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.flows.local_run import prepare
 from penumbra.flows.parameters import (
@@ -25,7 +33,6 @@ from penumbra.flows.parameters import (
     resolve_parameter_paths,
 )
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of
-from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.presets import FEW, preset_for, presets, with_preset
 from penumbra.tasks.negatives.providers.settings import PROVIDERS, HostedSettings
 from tests.rows import json_lines
@@ -96,16 +103,20 @@ def test_a_parameter_has_a_name_and_a_value() -> None:
             parse_parameters([pair])
 
 
-def test_a_short_name_becomes_the_whole_path() -> None:
-    changes = {"providers": ["openai"], "filling": {"seed": 3}, "ceiling": 0.9}
-    assert resolve_parameter_paths(build_negatives, changes) == {
-        "filling": {"providers": ["openai"], "seed": 3},
-        "choosing": {"ceiling": 0.9},
-    }
-    assert resolve_parameter_paths(train_grounding, {"losses": {"shine": True}, "epochs": 2}) == {
-        "model": {"losses": {"shine": True}},
-        "training": {"epochs": 2},
-    }
+@pytest.mark.parametrize(
+    ("flow_name", "changes", "deployed", "resolved"),
+    [
+        (NEGATIVES, {"providers": ["a"], "filling": {"seed": 3}}, {}, {"filling": {"providers": ["a"], "seed": 3}}),
+        (NEGATIVES, {"filling.seed": 3, "ceiling": 0.9}, {}, {"filling": {"seed": 3}, "choosing": {"ceiling": 0.9}}),
+        (TRAINING, {"losses": {"shine": True}}, {}, {"model": {"losses": {"shine": True}}}),
+        (TRAINING, {"hidden": 8, "model": {"name": "mmn"}}, {}, {"model": {"name": "mmn", "hidden": 8}}),
+        (TRAINING, {"hidden": 8}, {"preset": "scenes-mmn"}, {"model": {"name": "mmn", "hidden": 8}}),
+    ],
+)
+def test_a_short_name_becomes_the_whole_path_in_the_model_of_the_run(
+    flow_name: str, changes: dict[str, Any], deployed: dict[str, Any], resolved: dict[str, Any]
+) -> None:
+    assert resolve_parameter_paths(flow_of(flow_name), changes, deployed) == resolved
 
 
 def test_an_ambiguous_name_lists_paths_that_can_be_typed() -> None:
@@ -115,13 +126,6 @@ def test_an_ambiguous_name_lists_paths_that_can_be_typed() -> None:
     assert len(typed) > 1
     for pair in typed:
         resolve_parameter_paths(full_pipeline, parse_parameters([pair]))
-
-
-def test_a_name_is_looked_up_in_the_model_of_the_run() -> None:
-    named = {"hidden": 8, "model": {"name": "mmn"}}
-    assert resolve_parameter_paths(train_grounding, named) == {"model": {"name": "mmn", "hidden": 8}}
-    deployed = {"preset": "scenes-mmn"}
-    assert resolve_parameter_paths(train_grounding, {"hidden": 8}, deployed) == {"model": {"name": "mmn", "hidden": 8}}
 
 
 @pytest.mark.parametrize(
@@ -151,31 +155,23 @@ def test_a_wrong_parameter_names_the_nearest(store: Store, flow_name: str, pair:
         prepare(flow_name, "scenes", parse_parameters([pair]))
 
 
-def planned_with(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, Any]:
-    """Return the changed parameters with which `penumbra run` would run a flow."""
-    received: list[dict[str, Any]] = []
-
-    def plan(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[str, str, str]]:
-        flow, parameters, _ = prepare(name, dataset, *layers)
-        deployed = deployment_parameters(flow.name, dataset)
-        received.append({key: value for key, value in parameters.items() if value != deployed.get(key)})
-        return []
-
-    monkeypatch.setattr("penumbra.flows.local_run.plan_flow", plan)
-    monkeypatch.setattr("penumbra.flows.local_run.log_price", lambda *_: None)
-    printed("run", *arguments, "--dry-run")
-    return received[0]
-
-
 def test_typed_parameters_beat_those_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text("epochs: 3\ntraining:\n  seed: 7\nmodel.losses.shine: true\nmodel: {hidden: 8}\n")
-    typed = ("train-grounding", "scenes", "--config", str(file), "--param")
+    file, layers = tmp_path / "run.yaml", list[Any]()
+    monkeypatch.setattr("penumbra.flows.local_run.plan_flow", lambda *given: layers.extend(given[2:]) or [])
+    monkeypatch.setattr("penumbra.flows.local_run.log_price", lambda *_: None)
+
+    def changed(text: str, typed: str) -> dict[str, Any]:
+        file.write_text(text)
+        layers.clear()
+        printed("run", TRAINING, "scenes", "--dry-run", "--config", str(file), "--param", typed)
+        deployed, parameters = deployment_parameters(TRAINING, "scenes"), prepare(TRAINING, "scenes", *layers)[1]
+        return {key: value for key, value in parameters.items() if value != deployed.get(key)}
+
+    text = "epochs: 3\ntraining:\n  seed: 7\nmodel.losses.shine: true\nmodel: {hidden: 8}\n"
     expected = {"training": {"seed": 7, "epochs": 5}, "model": {"hidden": 8, "losses": {"shine": True}}}
-    assert planned_with(monkeypatch, *typed, "training.epochs=5") == expected
-    assert planned_with(monkeypatch, *typed, "epochs=5") == expected
-    file.write_text("model: {name: vdi}\nclip_encoder: x\n")
-    assert planned_with(monkeypatch, *typed, "clip_encoder=y") == {"model": {"name": "vdi", "clip_encoder": "y"}}
+    assert changed(text, "training.epochs=5") == changed(text, "epochs=5") == expected
+    vdi = changed("model: {name: vdi}\nclip_encoder: x\n", "clip_encoder=y")
+    assert vdi == {"model": {"name": "vdi", "clip_encoder": "y"}}
 
 
 @pytest.mark.parametrize(
@@ -295,3 +291,41 @@ def test_prefects_own_log_lines_are_cleaned() -> None:
 
 def test_providers_that_a_data_set_s_own_file_may_not_name_are_the_hosted_ones() -> None:
     assert {*HOSTED} == {name for name, settings in PROVIDERS.items() if issubclass(settings, HostedSettings)}
+
+
+def test_deployments_are_of_the_data_sets_that_are_there(datasets: Path) -> None:
+    (datasets / "mine").mkdir()
+    (datasets / "mine" / "train.json").write_text("{}")
+    (datasets / "mine" / "penumbra.yaml").write_text("build-negatives:\nfull-pipeline:\n")
+    there = [deployment for deployment in all_deployments() if has_files(deployment)]
+    assert datasets_of(wanted_of(there, "")) == ["mine", "scenes"]
+    assert [it["tags"] for it in wanted_of(there, "mine")] == [["build-negatives", "mine"], ["full-pipeline", "mine"]]
+    with pytest.raises(PenumbraError, match="did you mean mine"):
+        wanted_of(there, "mime")
+
+
+def test_a_form_shows_the_defaults_of_groups_but_for_those_that_a_preset_sets() -> None:
+    filled = with_defaults("build-negatives", {"dataset": {"name": "mine"}, "masking": {"ratios": [0.1, 0.2, 0.3]}})
+    assert filled["dataset"] == {"name": "mine", "folder": None, "files": {}}
+    assert filled["masking"]["ratios"] == [0.1, 0.2, 0.3]
+    assert filled["masking"]["primitives"] is None
+    training = {"preset": "scenes-mmn", "training": {"epochs": 3}, "model": {"hidden": 32}}
+    assert with_defaults("train-grounding", training) == training
+
+
+@pytest.mark.parametrize(
+    ("written", "is_possible", "active"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_schedule_is_on_if_the_data_exist(written: bool, is_possible: bool, active: bool) -> None:
+    schedule = {"cron": "0 2 * * *", "timezone": "UTC", "slug": "nightly", "active": written}
+    assert schedule_of(schedule, is_possible).active is active
+
+
+def test_a_form_posts_only_what_a_user_enters_so_that_a_preset_sets_the_rest() -> None:
+    schema = form_of("train-grounding")
+    titles = {group["title"] for group in schema["definitions"].values()}
+    assert {"QDDETR", "MMN", "Training"} <= titles
+    for group in schema["definitions"].values():
+        for item in group.get("properties", {}).values():
+            assert "const" in item or "default" not in item, "a form posts the defaults that it shows"
+            assert item.get("type") != "boolean", "a form posts a switch that nobody touched"
