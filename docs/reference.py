@@ -106,14 +106,13 @@ LINKED = ("LICENSE", "CITATION.cff", "models/README.md", "examples/*.ipynb")  # 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, the root's pages, and the files that README.md links to; README.md is the first page."""
-    for name, page in PAGES.items():
-        files.append(File.generated(config, name, content=page()))
+    pages = {name: page() for name, page in PAGES.items()}
     for name, (text, file) in FILES.items():
-        content = f"{text}\n\n```yaml\n{file.read_text(encoding='utf-8')}```\n"
-        files.append(File.generated(config, name, content=content))
+        pages[name] = f"{text}\n\n```yaml\n{file.read_text(encoding='utf-8')}```\n"
     for name in ROOT_PAGES:
-        text = (PROJECT / name).read_text(encoding="utf-8").replace("](docs/", "](")
-        files.append(File.generated(config, name, content=text))
+        pages[name] = (PROJECT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+    for name, content in pages.items():
+        files.append(File.generated(config, name, content=content))
     for path in [path for pattern in LINKED for path in PROJECT.glob(pattern)]:
         name = str(path.relative_to(PROJECT))
         files.append(File.generated(config, name, content=path.read_bytes(), inclusion=InclusionLevel.NOT_IN_NAV))

@@ -19,10 +19,10 @@ from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.store import Store
 from penumbra.flows.console import live_display
-from penumbra.flows.parameters import deployment_parameters, resolve_parameter_paths, validated
+from penumbra.flows.parameters import deployment_parameters, validated, with_changes
 from penumbra.flows.registry import flow_of
 from penumbra.flows.server import environment_line, some_server
-from penumbra.tasks.parameter_group import Parameters, merge
+from penumbra.tasks.parameter_group import Parameters
 from penumbra.tasks.progress import prepare_log, warnings_only
 from penumbra.tasks.stage import FEW_ROWS, IS_THERE, TO_MAKE, planning
 
@@ -43,7 +43,7 @@ def prepare(name: str, dataset: str, *layers: dict[str, Any]) -> tuple[Flow[...,
     flow = flow_of(name)
     parameters = deployment_parameters(name, dataset)
     for layer in layers:
-        parameters = merge(parameters, resolve_parameter_paths(flow, layer, parameters))
+        parameters = with_changes(flow, parameters, layer)
     values = validated(flow, parameters)
     if values.get("preset"):
         from penumbra.tasks.grounding.training.presets import preset_named

@@ -86,9 +86,7 @@ def _members(group: type[BaseModel], within: str = "", models: tuple[str, ...] =
 
 def groups_of(annotation: Any) -> list[type[BaseModel]]:
     """Return the group of parameters that a type is, or the members of a union of groups; for other types nothing."""
-    if get_origin(annotation) is Annotated:
-        return groups_of(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
+    if get_origin(annotation) in (Annotated, Union, UnionType):
         return [group for kind in get_args(annotation) for group in groups_of(kind)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
@@ -119,16 +117,14 @@ def type_name(annotation: Any) -> str:
 # From keys to paths, and to values that fit
 
 
-def resolve_parameter_paths(
-    flow: "Flow[..., Any]", changes: Mapping[str, Any], deployed: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the changes as nested parameters: `shine` becomes `{"model": {"losses": {"shine": …}}}`.
+def with_changes(flow: "Flow[..., Any]", parameters: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a flow with changes on top, by their names: `shine` changes `model.losses.shine`.
 
-    Parameters of a model have its name with them: that of the changes, or of the preset of the changes or of the
-    `deployed` parameters. Raises `ParameterError` if several parameters end with a key, or none does.
+    A changed model has its name with it: its own, or that of the preset. Raises `ParameterError` if several parameters
+    end with a name, or none does.
     """
     paths = list(dict.fromkeys(it.path for it in parameters_of(flow)))
-    resolved: dict[str, Any] = {}
+    merged = dict(parameters)
     for key, value in changes.items():
         first, *inner = str(key).split(".")
         ends, shown = _paths_with_end(paths, first), truncated(first, WIDTH)
@@ -142,14 +138,13 @@ def resolve_parameter_paths(
             typed = " or ".join(f"--param {path}=…" for path in ends)
             raise ParameterError(f"{shown!r} is the end of several parameters: type {typed}")
         path = [*ends[0].split("."), *inner]
-        resolved = merge(resolved, reduce(lambda within, name: {name: within}, reversed(path), value))
-    if isinstance(resolved.get("model"), dict):
+        merged = merge(merged, reduce(lambda within, name: {name: within}, reversed(path), value))
+    if isinstance(merged.get("model"), dict):
         from penumbra.tasks.grounding.training.presets import DEFAULT, model_name
 
-        preset = {**(deployed or {}), **resolved}.get("preset")
-        name = model_name(str(preset), merge(dict(deployed or {}), resolved)["model"])
-        resolved["model"] = {**({} if name == DEFAULT else {"name": name}), **resolved["model"]}
-    return resolved
+        name = model_name(str(merged.get("preset")), merged["model"])
+        merged["model"] = {**({} if name == DEFAULT else {"name": name}), **merged["model"]}
+    return merged
 
 
 def _paths_with_end(paths: list[str], key: str) -> list[str]:
@@ -207,7 +202,7 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
     if not own:
         return dict(deployed["parameters"])
     try:
-        parameters = merge(deployed["parameters"], resolve_parameter_paths(flow_of(flow), own, deployed["parameters"]))
+        parameters = with_changes(flow_of(flow), deployed["parameters"], own)
         validated(flow_of(flow), parameters)
         return parameters
     except PenumbraError as error:

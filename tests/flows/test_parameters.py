@@ -30,7 +30,7 @@ from penumbra.flows.parameters import (
     parameters_in,
     parameters_of,
     parse_parameters,
-    resolve_parameter_paths,
+    with_changes,
 )
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of
 from penumbra.tasks.grounding.training.presets import FEW, preset_for, presets, with_preset
@@ -116,16 +116,16 @@ def test_a_parameter_has_a_name_and_a_value() -> None:
 def test_a_short_name_becomes_the_whole_path_in_the_model_of_the_run(
     flow_name: str, changes: dict[str, Any], deployed: dict[str, Any], resolved: dict[str, Any]
 ) -> None:
-    assert resolve_parameter_paths(flow_of(flow_name), changes, deployed) == resolved
+    assert with_changes(flow_of(flow_name), deployed, changes) == deployed | resolved
 
 
 def test_an_ambiguous_name_lists_paths_that_can_be_typed() -> None:
     with pytest.raises(ParameterError) as error:
-        resolve_parameter_paths(full_pipeline, {"encoder": "x"})
+        with_changes(full_pipeline, {}, {"encoder": "x"})
     typed = str(error.value).partition("type ")[2].replace("=…", "=x").replace("--param ", "").split(" or ")
     assert len(typed) > 1
     for pair in typed:
-        resolve_parameter_paths(full_pipeline, parse_parameters([pair]))
+        with_changes(full_pipeline, {}, parse_parameters([pair]))
 
 
 @pytest.mark.parametrize(

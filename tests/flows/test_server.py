@@ -214,8 +214,9 @@ def test_a_run_without_the_credential_and_a_taken_port_are_reported(guarded: Gua
 
 
 def test_a_server_that_ends_while_it_starts_is_reported_at_once(tmp_path: Path) -> None:
-    listener = listen(0)
-    port, broken = listener.getsockname()[1], {**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": "nonsense://"}
+    listener, broken = listen(0), {**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": "nonsense://"}
+    host, port = listener.getsockname()
+    assert host == "127.0.0.1", "it listens on this machine only"
     process = start_server(listener, "a:b", broken, str(tmp_path))
     with pytest.raises(PenumbraError, match="did not start"):
         wait_for(port)
@@ -233,11 +234,6 @@ def test_each_start_has_a_new_credential_or_that_of_the_user(monkeypatch: pytest
     monkeypatch.setenv("PENUMBRA_AUTH", "me:")
     with pytest.raises(PenumbraError, match="is no user:password"):
         given_credential()
-
-
-def test_a_server_listens_on_this_machine_only() -> None:
-    with listen(0) as listener:
-        assert listener.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_server_that_is_not_healthy_has_not_started() -> None:

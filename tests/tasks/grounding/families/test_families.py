@@ -49,7 +49,7 @@ USED = """
 import json, sys
 from pathlib import Path
 from penumbra.flows.parameters import in_full
-from penumbra.flows.parameters import resolve_parameter_paths
+from penumbra.flows.parameters import with_changes
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.loop import train
 from prefect.utilities.callables import parameter_schema
@@ -57,7 +57,7 @@ from tests.grounding_data import job, settings
 chosen = settings({"epochs": 1}, model={"name": "toy", "wheels": 3})
 rows = train(*job(Path(sys.argv[1]), chosen, count=8))
 print(json.dumps({
-    "placed": resolve_parameter_paths(train_grounding, {"wheels": 3, "model": {"name": "toy"}}),
+    "placed": with_changes(train_grounding, {}, {"wheels": 3, "model": {"name": "toy"}}),
     "told": "  model.wheels: int = 4" in in_full("train-grounding", "all"),
     "form": "Toy" in parameter_schema(train_grounding).definitions,
     "determines": chosen.determines()["model"], "trained": [row["epoch"] for row in rows if row["name"] == "total"],
