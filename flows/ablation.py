@@ -16,7 +16,7 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of, queries_of
 from penumbra.flows.evaluate_grounding import evaluate_run
 from penumbra.flows.extract_features import features_of
-from penumbra.flows.named_flow import Outcome, named_flow
+from penumbra.flows.registry import Outcome, named_flow
 from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.annotations import TRAINING, read_annotations
 from penumbra.tasks.data.dataset import Dataset

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.named_flow import Outcome, named_flow
+from penumbra.flows.registry import Outcome, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine

@@ -10,7 +10,7 @@ from dataclasses import replace
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
-from penumbra.flows.named_flow import Outcome, named_flow
+from penumbra.flows.registry import Outcome, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.text import judging_texts

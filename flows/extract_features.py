@@ -7,7 +7,7 @@ prefect deployment run extract-features/charades-cg
 from pathlib import Path
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.named_flow import Outcome, named_flow
+from penumbra.flows.registry import Outcome, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset, videos_of
 from penumbra.tasks.engines import EngineName, use_engine

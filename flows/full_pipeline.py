@@ -8,7 +8,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.evaluate_grounding import evaluate_run
 from penumbra.flows.extract_features import features_of
-from penumbra.flows.named_flow import Outcome, named_flow
+from penumbra.flows.registry import Outcome, named_flow
 from penumbra.flows.train_grounding import train
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from penumbra.flows.build_negatives import negatives_of
-from penumbra.flows.named_flow import Outcome, named_flow
+from penumbra.flows.registry import Outcome, named_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import use_engine
 from penumbra.tasks.negatives.files import check_file, read_negatives

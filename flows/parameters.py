@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
 from textwrap import fill, shorten
 from types import NoneType, UnionType
@@ -129,16 +129,17 @@ def with_changes(flow: "Flow[..., Any]", parameters: dict[str, Any], changes: Ma
         first, *inner = str(key).split(".")
         ends, shown = _paths_with_end(paths, first), truncated(first, WIDTH)
         if not ends:
-            having = [
-                name for name in FLOWS if _paths_with_end([it.path for it in parameters_of(flow_of(name))], first)
-            ]
-            near = f"it belongs to {' and '.join(having)}; " if having else _nearest(first, paths)
+            every = {name: [it.path for it in parameters_of(flow_of(name))] for name in FLOWS}
+            having = " and ".join(name for name, its in every.items() if _paths_with_end(its, first))
+            near = f"it belongs to {having}; " if having else _nearest(first, paths)
             raise ParameterError(f"no parameter {shown}: {near}penumbra run {flow.name} --help lists them")
         if len(ends) > 1:
             typed = " or ".join(f"--param {path}=…" for path in ends)
             raise ParameterError(f"{shown!r} is the end of several parameters: type {typed}")
-        path = [*ends[0].split("."), *inner]
-        merged = merge(merged, reduce(lambda within, name: {name: within}, reversed(path), value))
+        nested: Any = value
+        for name in reversed([*ends[0].split("."), *inner]):
+            nested = {name: nested}
+        merged = merge(merged, nested)
     if isinstance(merged.get("model"), dict):
         from penumbra.tasks.grounding.training.presets import DEFAULT, model_name
 

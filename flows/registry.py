@@ -1,14 +1,20 @@
-"""The names of the flows and of their deployments, and the module of each flow, which is imported when it runs."""
+"""The flows by their names, with the name and the final state of their runs, and the deployments of prefect.yaml.
 
-from functools import cache
+A flow's module is imported when the flow runs, and with it Prefect, which takes seconds.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache, wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.locations import DEPLOYMENTS
 
 if TYPE_CHECKING:
-    from prefect import Flow
+    from prefect import Flow, State
 
 FLOWS = {
     "build-negatives": "build_negatives",
@@ -19,10 +25,39 @@ FLOWS = {
     "full-pipeline": "full_pipeline",
     "ablation": "ablation",
 }  # each is a function in the module of the same name
+PRICED = "nothing was sent or made: the report dry-run has the price of the questions"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Outcome = tuple[T, str | None]  # the result of a flow, which has a `path`, and a line about it for the UI
 
 
 class ParameterError(PenumbraError):
     """A flow or parameter of this name does not exist, or a value does not fit the parameter."""
+
+
+def named_flow(name: str) -> "Callable[[Callable[P, Outcome[T]]], Flow[P, T]]":
+    """Return a decorator that makes a Prefect flow, whose runs have the name of the data set."""
+    from prefect import flow
+    from prefect.states import Completed
+
+    from penumbra.artifacts.store import Store
+    from penumbra.tasks.progress import clean_console_log
+    from penumbra.tasks.stage import is_planned
+
+    def decorate(function: Callable[P, Outcome[T]]) -> "Flow[P, T]":
+        @wraps(function)
+        def hold_data_set(*arguments: P.args, **options: P.kwargs) -> "State[T]":
+            clean_console_log()  # also in the process that a worker of Prefect starts for a run
+            dataset = signature(function).bind(*arguments, **options).arguments["dataset"]
+            with nullcontext() if is_planned() else Store().use(dataset.name):  # keeps `artifacts rm` from it
+                result, outcome = function(*arguments, **options)
+            path = cast(Any, result).path
+            return Completed(message=f"{outcome}. In {path}" if outcome else PRICED, data=result)
+
+        return cast("Flow[P, T]", flow(name=name, flow_run_name=f"{name} {{dataset.name}}")(hold_data_set))
+
+    return decorate
 
 
 def flow_of(name: str) -> "Flow[..., Any]":

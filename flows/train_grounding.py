@@ -6,7 +6,7 @@ penumbra run train-grounding charades-cg-qd_detr-shine
 from dataclasses import replace
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.named_flow import Outcome, named_flow
+from penumbra.flows.registry import Outcome, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
