@@ -52,8 +52,8 @@ def named_flow(name: str) -> "Callable[[Callable[P, Outcome[T]]], Flow[P, T]]":
             dataset = signature(function).bind(*arguments, **options).arguments["dataset"]
             with nullcontext() if is_planned() else Store().use(dataset.name):  # keeps `artifacts rm` from it
                 result, outcome = function(*arguments, **options)
-            path = cast(Any, result).path
-            return Completed(message=f"{outcome}. In {path}" if outcome else PRICED, data=result)
+            message = f"{outcome}. In {cast(Any, result).path}" if outcome else PRICED
+            return Completed(message=message, data=result)
 
         return cast("Flow[P, T]", flow(name=name, flow_run_name=f"{name} {{dataset.name}}")(hold_data_set))
 
