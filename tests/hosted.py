@@ -11,10 +11,9 @@ import pytest
 
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, client, hosted, load_prompt
 from penumbra.tasks.negatives.providers.answers import Answers, open_budget
-from penumbra.tasks.negatives.providers.attempts import HostedProvider, attempt_history
 from penumbra.tasks.negatives.providers.client import Client
 from penumbra.tasks.negatives.providers.hosted import SERVICES
-from penumbra.tasks.negatives.providers.questions import Question
+from penumbra.tasks.negatives.providers.questions import HostedProvider, Question, attempt_history
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
 from penumbra.tasks.text.masks import VERBS_FIRST, slot_counts
 from tests.protocol_server import ProtocolServer

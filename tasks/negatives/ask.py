@@ -18,10 +18,9 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
 from penumbra.tasks.negatives.providers import TrainingText, load_prompt
 from penumbra.tasks.negatives.providers.answers import Answers, BudgetError, open_budget
-from penumbra.tasks.negatives.providers.attempts import open_questions
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, Client, all_of
 from penumbra.tasks.negatives.providers.hosted import SERVICES, Service, ServiceError
-from penumbra.tasks.negatives.providers.questions import Question, WordLists, questions_of
+from penumbra.tasks.negatives.providers.questions import Question, WordLists, open_questions, questions_of
 from penumbra.tasks.negatives.providers.settings import Filling, price_table
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
@@ -31,7 +30,7 @@ SLOT_TOKENS = 6  # of an answer: quotes, number, colon, letter, comma
 
 
 class Requests:
-    """The questions of one run to the hosted models that have not filled the masks of a data set yet."""
+    """The questions of one run, and the services whose fills are not made yet."""
 
     def __init__(
         self, annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
@@ -51,11 +50,15 @@ class Requests:
             if block := questions_of(self.lists, masked_queries(tagged, masked), self.filling.asked_candidates):
                 yield block
 
+    def open(self, service: Service) -> Iterator[Question]:
+        """Yield what is to be asked a service next."""
+        return chain.from_iterable(
+            open_questions(block, service.cache_key, self.lists.answers) for block in self.blocks()
+        )
+
     def estimate(self, service: Service) -> tuple[str, ...]:
         """Return what asking a service takes, as a row of the report; tokens are estimated from characters."""
-        size, model = self.filling.queries_a_request, service.settings.model
-        blocks = (open_questions(block, service.cache_key, self.lists.answers) for block in self.blocks())
-        questions = list(chain.from_iterable(blocks))
+        size, model, questions = self.filling.queries_a_request, service.settings.model, list(self.open(service))
         queries = len({question.query.qid for question in questions})
         requests = [questions[start : start + size] for start in range(0, len(questions), size)]
         prompt = sum(int(len(json.dumps(service.payload(one))) / CHARACTERS_A_TOKEN) + 1 for one in requests)
@@ -100,21 +103,21 @@ class Requests:
 def check(clients: Sequence[Client], filling: Filling) -> None:
     """Log what went wrong; raise if the budget is spent, or no provider of the run answered."""
     for client in clients:
-        name, statistics, asked = client.service.name, client.statistics, client.service.settings.model
-        lines = [f"{asked} was asked, {model} answered" for model in statistics.models if model != asked]
-        lines += [f"{number} × {reason}" for reason, number in statistics.problems.most_common()]
+        asked = client.service.settings.model
+        lines = [f"{asked} was asked, {model} answered" for model in client.models if model != asked]
+        lines += [f"{number} × {reason}" for reason, number in client.problems.most_common()]
         if client.stopped not in ("", OVER_BUDGET):
             lines.append(f"stopped: {client.stopped}; the next run asks for the rest")
         for line in lines:
-            logger().warning("%s: %s", name, line)
+            logger().warning("%s: %s", client.service.name, line)
     if any(client.stopped == OVER_BUDGET for client in clients):
         raise BudgetError(
-            f"max_cost_usd ${filling.max_cost_usd} is reached, {' and '.join(c.statistics.cost() for c in clients)} "
-            f"are spent ({', '.join(c.progress() for c in clients)}); runs at the same time and killed ones share the "
-            "limit. All answers are kept: run again, with a higher --param filling.max_cost_usd or the same, to "
-            "continue"
+            f"max_cost_usd ${filling.max_cost_usd} is reached, {' and '.join(client.cost() for client in clients)} "
+            f"are spent ({', '.join(client.progress() for client in clients)}); runs at the same time and killed ones "
+            "share the limit. All answers are kept: run again, with a higher --param filling.max_cost_usd or the same, "
+            "to continue"
         )
-    failed = [c for c in clients if c.stopped and not c.statistics.requests and c.statistics.done < c.statistics.total]
+    failed = [client for client in clients if client.stopped and not client.requests and client.done < client.total]
     if failed and len(failed) == len(filling.providers):
         reasons = "; ".join(f"{client.service.name}: {client.stopped}" for client in failed)
         raise ServiceError(f"no provider answered ({reasons}): check key, address and model, and run again", "stop")
@@ -141,9 +144,8 @@ def ask_all(
     check(clients, filling)
     unanswered = dict[str, str]()
     for client in clients:
-        if client.statistics.done < client.statistics.total:
-            left = chain.from_iterable(map(client.open_questions, requests.blocks()))
-            keys = "".join(map(client.key, left))
+        if client.done < client.total:
+            keys = "".join(map(client.key, requests.open(client.service)))
             unanswered[client.service.name] = hashlib.sha256(keys.encode()).hexdigest()[:16]
     return unanswered
 

@@ -11,18 +11,25 @@ import time
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from aiolimiter import AsyncLimiter
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_never,
+    wait_exponential_jitter,
+)
 
 from penumbra.artifacts.markdown import counted
 from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.answers import Answers, Budget
-from penumbra.tasks.negatives.providers.attempts import MOST_ATTEMPTS, Answer, open_questions, store
-from penumbra.tasks.negatives.providers.hosted import Service, ServiceError
-from penumbra.tasks.negatives.providers.questions import Question
+from penumbra.tasks.negatives.providers.hosted import Action, Service, ServiceError
+from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Answer, Question, open_questions, store
 from penumbra.tasks.stage import logger
 
 TRANSPORT_RETRIES = 6
@@ -35,24 +42,6 @@ MARGIN = 1.25  # by which that estimate may be too low when money is reserved
 OVER_BUDGET = "max_cost_usd is reached"
 
 
-@dataclass
-class Statistics:
-    """How far a client is, and what that took."""
-
-    total: int
-    done: int = 0  # questions that are answered or given up
-    requests: int = 0  # that were answered
-    again: int = 0  # requests that were sent again
-    tokens: int = 0
-    cost_usd: float = 0.0
-    lost_usd: float = 0.0  # most that lost answers can have cost
-    models: Counter[str] = field(default_factory=Counter)
-    problems: Counter[str] = field(default_factory=Counter)  # why requests were lost or refused
-
-    def cost(self) -> str:
-        return f"${self.cost_usd:.4f}" + (f" and up to ${self.lost_usd:.4f} for lost answers" if self.lost_usd else "")
-
-
 async def all_of(tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Wait for all tasks, and then raise the first error: what was paid for meanwhile is stored."""
     for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -61,13 +50,20 @@ async def all_of(tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 class Client:
-    """Asks one service everything that the cache does not know; `stopped` says why it left questions open."""
+    """Asks one service everything that the cache does not know, and counts what that took.
+
+    `total` is the number of questions, `done` that of the answered and given up ones, `requests` that of the answered
+    requests, `again` that of those sent again. `lost_usd` is the most that lost answers can have cost. `stopped` says
+    why questions were left open.
+    """
 
     def __init__(
         self, service: Service, answers: Answers, budget: Budget, run: str, queries_a_request: int, total: int = 0
     ) -> None:
         self.service, self.answers, self.budget, self.run = service, answers, budget, run
-        self.queries_a_request, self.statistics, self.stopped = queries_a_request, Statistics(total), ""
+        self.queries_a_request, self.total, self.stopped = queries_a_request, total, ""
+        self.done, self.requests, self.again, self.tokens, self.cost_usd, self.lost_usd = 0, 0, 0, 0, 0.0, 0.0
+        self.models, self.problems = Counter[str](), Counter[str]()  # that answered; why requests were lost or refused
         limit = service.settings.requests_a_minute
         self._limiter = AsyncLimiter(1, 60 / limit) if limit else None  # evenly, one after the other
         self._turn, self._stop_sleeping = asyncio.Lock(), asyncio.Event()
@@ -75,15 +71,17 @@ class Client:
         self._failures = 0  # since the last answer
         self._askers = Counter[str]()  # number of open questions that have a key
         self._given_up: set[str] = set()  # keys of questions that this run does not ask again
-        self._refusals: dict[str, Any] = {}  # rows of refused questions
+        self._refusals: dict[str, Any] = {}  # rows of refused questions, by key
 
     def progress(self) -> str:
-        return f"{self.service.name} {self.statistics.done:,} of {counted(self.statistics.total, 'query')}"
+        return f"{self.service.name} {self.done:,} of {counted(self.total, 'query')}"
+
+    def cost(self) -> str:
+        return f"${self.cost_usd:.4f}" + (f" and up to ${self.lost_usd:.4f} for lost answers" if self.lost_usd else "")
 
     def line(self) -> str:
-        s = self.statistics
-        answered = f"{counted(s.requests, 'request')} answered, {s.again:,} sent again"
-        return f"{self.progress()}, {answered}, {s.tokens:,} tokens, {s.cost()}"
+        answered = f"{counted(self.requests, 'request')} answered, {self.again:,} sent again"
+        return f"{self.progress()}, {answered}, {self.tokens:,} tokens, {self.cost()}"
 
     async def ask(self, blocks: Iterable[Sequence[Question]]) -> None:
         """Ask until no question is open, or until the service or the budget stops it."""
@@ -91,7 +89,7 @@ class Client:
         try:
             while not self.stopped and (block := await asyncio.to_thread(next, remaining, ())):
                 questions = self.open_questions(block)
-                self.statistics.done += len(block) - len(questions)
+                self.done += len(block) - len(questions)
                 while questions and not self.stopped:
                     await self._ask_once(questions)
                     questions = [q for q in self.open_questions(questions) if self.key(q) not in self._given_up]
@@ -109,14 +107,11 @@ class Client:
 
         Questions of like shapes are asked together, because their requests have the same schema.
         """
-        self._askers = Counter(map(self.key, questions))
-        distinct = {self.key(question): question for question in questions}
-        groups: dict[int, list[Question]] = {}
-        for question in sorted(distinct.values(), key=lambda question: (question.attempt, question.shape)):
-            groups.setdefault(question.attempt, []).append(question)
-        requests = []
-        for attempt, group in groups.items():
+        self._askers, requests = Counter(map(self.key, questions)), list[list[Question]]()
+        distinct = {self.key(question): question for question in questions}.values()
+        for attempt, same in groupby(sorted(distinct, key=lambda q: (q.attempt, q.shape)), lambda q: q.attempt):
             size = 1 if attempt == MOST_ATTEMPTS else max(1, self.queries_a_request >> (attempt - 1))
+            group = list(same)
             requests += [group[start : start + size] for start in range(0, len(group), size)]
         waiting = iter(requests)
 
@@ -125,9 +120,9 @@ class Client:
                 await self._ask_request(request)
 
         await all_of(work() for _ in range(hosted.IN_FLIGHT))
-        if self.statistics.requests:  # otherwise it refuses everything, perhaps for another reason
+        if self.requests:  # otherwise it refuses everything, perhaps for another reason
             self.answers.put({f"question {key}": row for key, row in self._refusals.items()})
-            self.statistics.done += sum(self._askers[key] for key in self._refusals)
+            self.done += sum(self._askers[key] for key in self._refusals)
             self._refusals.clear()
 
     async def _ask_request(self, request: Sequence[Question]) -> None:
@@ -148,36 +143,26 @@ class Client:
                     self._refusals[self.key(request[0])] = {"error": f"request refused: {error.reason}"}
                     self._count_failure(error.reason)
             return
-        self._failures = 0
         store(self.answers, request, self.service.cache_key, replace(answer, run=self.run, questions=len(request)))
-        statistics = self.statistics
-        statistics.requests += 1
-        statistics.tokens += answer.prompt_tokens + answer.completion_tokens
-        statistics.cost_usd += answer.cost_usd
-        statistics.models[answer.model] += 1
-        statistics.done += sum(self._askers[self.key(q)] for q in request if not self.open_questions([q]))
+        self._failures = 0
+        self.requests += 1
+        self.tokens += answer.prompt_tokens + answer.completion_tokens
+        self.cost_usd += answer.cost_usd
+        self.models[answer.model] += 1
+        self.done += sum(self._askers[self.key(q)] for q in request if not self.open_questions([q]))
 
     async def _deliver(self, request: Sequence[Question]) -> Answer:
         """Send a request until it is answered; raise `ServiceError` if it is not."""
-        payload, lost = self.service.payload(request), 0
+        payload, price = self.service.payload(request), self.service.price
         prompt_tokens = int(len(json.dumps(payload)) / CHARACTERS_A_TOKEN * MARGIN)
-        price = self.service.price
         most = price.cost(prompt_tokens, self.service.most_tokens(request)) if price else 0.0
 
-        def is_temporary(error: BaseException) -> bool:
-            nonlocal lost
-            if not isinstance(error, ServiceError) or error.action not in ("wait", "retry"):
-                return False
-            self.statistics.again += 1
-            if error.action == "retry":
-                lost += 1
-                self._count_failure(error.reason)
-            return lost <= TRANSPORT_RETRIES
+        def again_after(action: Action, stop: Any) -> AsyncRetrying:
+            is_so = retry_if_exception(lambda error: isinstance(error, ServiceError) and error.action == action)
+            return AsyncRetrying(retry=is_so, stop=stop, wait=self._pause, sleep=self._sleep, reraise=True)
 
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(is_temporary), wait=self._pause, sleep=self._sleep, reraise=True
-        )
-        return await retrying(self._send, payload, most)
+        lost, limited = again_after("retry", stop_after_attempt(1 + TRANSPORT_RETRIES)), again_after("wait", stop_never)
+        return await lost(limited, self._send, payload, most)
 
     async def _send(self, payload: dict[str, Any], most: float) -> Answer:
         """Send a request once, and charge what it cost: `most`, unless it is known to be less."""
@@ -199,16 +184,17 @@ class Client:
             slow = ServiceError("answer comes too slowly", "retry", is_free=False)
             lost = error if isinstance(error, ServiceError) else slow
             cost = 0.0 if lost.is_free else most
-            self.statistics.lost_usd += cost
+            self.lost_usd += cost
+            self.again += lost.action in ("wait", "retry")
+            if lost.action == "retry":
+                self._count_failure(lost.reason)
             raise lost from None
         finally:
             self.budget.charge(most, cost)
 
     def _pause(self, state: RetryCallState) -> float:
         """Return the seconds until a request is sent again; after a limit, all requests wait as long."""
-        error = state.outcome.exception() if state.outcome else None
-        if not isinstance(error, ServiceError):
-            return 0.0
+        error: Any = state.outcome and state.outcome.exception()
         growing = wait_exponential_jitter(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE, jitter=FIRST_PAUSE)
         seconds = min(error.after or growing(state), LONGEST_WAIT)  # "at once" is no answer to a limit
         if error.action == "wait":
@@ -225,7 +211,7 @@ class Client:
 
     def _count_failure(self, reason: str) -> None:
         """Count a failure, and stop after too many in a row."""
-        self.statistics.problems[reason] += 1
+        self.problems[reason] += 1
         self._failures += 1
         if self._failures >= FAILURES * hosted.IN_FLIGHT:
             self._stop(f"nothing but failures, the last: {reason}")

@@ -6,7 +6,6 @@ the first request is sent.
 
 import asyncio
 import json
-import math
 import os
 import re
 import time
@@ -14,14 +13,13 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Literal
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers import Prompt
-from penumbra.tasks.negatives.providers.attempts import Answer
-from penumbra.tasks.negatives.providers.questions import Question, letters, request_text
-from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI, price_of
+from penumbra.tasks.negatives.providers.questions import Answer, Question, letters, request_text
+from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
 
 IDENTITY = "identity"  # HTTP's name of no compression
 IN_FLIGHT = 16  # requests of one service under way at the same time
@@ -46,16 +44,16 @@ class ServiceError(PenumbraError):
     service failed, send it again. refuse: the service will never answer this request. stop: the service will answer no
     request at all (no key, no money, no such model).
 
-    `after` is the pause in seconds that the service asks for. `is_free` says that the request certainly cost nothing,
-    because the service refused or never received it.
+    `after` is the pause in seconds that the service asks for, or 0. `is_free` says that the request certainly cost
+    nothing, because the service refused or never received it.
     """
 
-    def __init__(self, reason: str, action: Action, after: float | None = None, is_free: bool = True) -> None:
+    def __init__(self, reason: str, action: Action, after: float = 0.0, is_free: bool = True) -> None:
         super().__init__(reason)
         self.reason, self.action, self.after, self.is_free = reason, action, after, is_free
 
 
-def error_of_status(status: int, reason: str, after: float | None = None, stop: bool = False) -> ServiceError:
+def error_of_status(status: int, reason: str, after: float = 0.0, stop: bool = False) -> ServiceError:
     """Return the error of an HTTP status; `stop`: the response's body says that the key is wrong or the money spent.
 
     Redirects are not followed, because the key and the prompts would go to another server. A service that reports its
@@ -68,19 +66,17 @@ def error_of_status(status: int, reason: str, after: float | None = None, stop: 
     return ServiceError(f"status {status} {reason}".strip(), action, after, is_free)
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the pause in seconds that the headers ask for: `retry-after-ms`, or `Retry-After` in seconds."""
-    pause = seconds_of(headers.get("retry-after-ms", ""))
-    return seconds_of(headers.get("retry-after", "")) if pause is None else pause * 1e-3
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Return the pause in seconds that the headers ask for: `retry-after-ms`, or `Retry-After` in seconds; else 0."""
+    return seconds_of(headers.get("retry-after-ms")) * 1e-3 or seconds_of(headers.get("retry-after"))
 
 
-def seconds_of(text: str) -> float | None:
-    """Return a number of seconds, which may be infinite; None if the text is no number."""
+def seconds_of(text: str | None) -> float:
+    """Return a number of seconds, which may be infinite; 0 for what is no number."""
     try:
-        seconds = float(text)
+        return max(0.0, float(text or 0))  # 0 for NaN
     except ValueError:
-        return None
-    return None if math.isnan(seconds) else max(0.0, seconds)
+        return 0.0
 
 
 async def read_bounded(response: Any) -> None:
@@ -118,8 +114,11 @@ class Service(ABC):
 
     def __init__(self, settings: HostedSettings, prompt: Prompt) -> None:
         self.settings, self.prompt, self.key = settings, prompt, ""
-        self.name, self.cache_key = settings.provider, settings.cache_key(prompt.label)
-        self.price = price_of(settings)
+        self.name, self.cache_key, self.price = (
+            settings.provider,
+            settings.cache_key(prompt.label),
+            settings.known_price,
+        )
 
     def authenticate(self) -> None:
         """Read the key from the environment, else from the Prefect Secret block, which no event loop may do.
@@ -153,9 +152,8 @@ class Service(ABC):
 
     def answer(self, text: Any, is_refused: bool, is_cut: bool, model: Any, tokens: Iterable[Any]) -> Answer:
         """Return a service's answer with its cost; `tokens` are numbers or None: prompt, completion, cached prompt."""
-        problem = (
-            "model refused" if is_refused else "answer was cut off" if is_cut else "" if text else "answer is empty"
-        )
+        problems = {"model refused": is_refused, "answer was cut off": is_cut, "answer is empty": not text}
+        problem = next((problem for problem, is_so in problems.items() if is_so), "")
         counts = [int(count or 0) for count in tokens]
         # other numbers are no counts: they would give money back, or fit into no table
         prompt, completion, cached = counts if all(0 <= count <= MOST_TOKENS for count in counts) else (0, 0, 0)
@@ -193,14 +191,9 @@ class OpenAIService(Service):
         limits = httpx2.Limits(max_connections=IN_FLIGHT, max_keepalive_connections=IN_FLIGHT)
         hooks = {"response": [read_bounded]}
         http = openai.DefaultAioHttpClient(limits=limits, timeout=TIMEOUT, follow_redirects=False, event_hooks=hooks)
-        return openai.AsyncOpenAI(
-            api_key=self.key,
-            base_url=self.settings.address,
-            max_retries=0,
-            timeout=TIMEOUT,
-            http_client=http,
-            default_headers={"Accept-Encoding": IDENTITY},
-        )
+        options: dict[str, Any] = {"max_retries": 0, "timeout": TIMEOUT, "http_client": http}
+        headers = {"Accept-Encoding": IDENTITY}
+        return openai.AsyncOpenAI(api_key=self.key, base_url=self.settings.address, default_headers=headers, **options)
 
     @property
     def effort(self) -> str | None:
@@ -248,8 +241,7 @@ class OpenAIService(Service):
             return self._read(json.loads(response.content))
         except openai.APIStatusError as error:
             is_out_of_money = "insufficient_quota" in (error.code, error.type)
-            after = retry_after(error.response.headers)
-            reason = self.harmless(error.code or error.type or "")
+            reason, after = self.harmless(error.code or error.type or ""), retry_after(error.response.headers)
             raise error_of_status(error.status_code, reason, after, stop=is_out_of_money) from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ and error.__cause__.__cause__
@@ -271,15 +263,6 @@ class OpenAIService(Service):
             await self.client.close()
 
 
-@cache
-def google_library() -> Any:
-    """Return google-generativeai, which takes seconds to import."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # that the library has a successor
-        import google.generativeai as genai
-    return genai
-
-
 class GeminiService(Service):
     """Google's Gemini over REST.
 
@@ -296,11 +279,13 @@ class GeminiService(Service):
     @cached_property
     def model(self) -> Any:
         """The library's model, with a connection for each request in flight."""
-        genai, address = google_library(), self.settings.address
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # that the library has a successor
+            import google.generativeai as genai
         from google.generativeai.client import get_default_generative_client
         from requests.adapters import HTTPAdapter
 
-        options = {"api_endpoint": address} if address else None
+        options = {"api_endpoint": self.settings.address} if self.settings.address else None
         genai.configure(api_key=self.key, transport="rest", client_options=options)
         model = genai.GenerativeModel(self.settings.model, system_instruction=self.prompt.static)
         model._client = get_default_generative_client()
@@ -349,15 +334,16 @@ class GeminiService(Service):
             raise ServiceError("body is no answer", "retry", is_free=False) from None
 
     def _read(self, body: dict[str, Any]) -> Answer:
+        from google.generativeai.protos import Candidate
+
         [candidate] = body.get("candidates", [])[:1] or [{}]  # none if the prompt was blocked
         text = "".join(part.get("text", "") for part in (candidate.get("content") or {}).get("parts") or [])
-        reason = google_library().protos.Candidate.FinishReason(candidate.get("finish_reason", 1)).name
+        reason = Candidate.FinishReason(candidate.get("finish_reason", 1)).name
         is_blocked = bool((body.get("prompt_feedback") or {}).get("block_reason"))
         is_refused = is_blocked or reason not in ("STOP", "MAX_TOKENS")
-        usage = body.get("usage_metadata") or {}
         names = ("prompt_token_count", "candidates_token_count", "cached_content_token_count")
-        model = body.get("model_version") or self.settings.model
-        return self.answer(text, is_refused, reason == "MAX_TOKENS", model, map(usage.get, names))
+        tokens = map((body.get("usage_metadata") or {}).get, names)
+        return self.answer(text, is_refused, reason == "MAX_TOKENS", body.get("model_version") or "", tokens)
 
     def _google_error(self, error: Any) -> ServiceError:
         several = error.details if isinstance(error.details, list) else []

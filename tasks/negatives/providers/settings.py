@@ -144,6 +144,13 @@ class HostedSettings(ProviderSettings):
         except ValueError as error:
             raise PenumbraError(f"{self.address_variable}: {error}") from None
 
+    @property
+    def known_price(self) -> Price | None:
+        """The price that is set, else the table's; a snapshot ("gpt-4o-2024-08-06") has its model's price."""
+        prices = price_table()[1]
+        names = [name for name in prices if re.fullmatch(rf"{re.escape(name)}(-\d[-\d]*)?", self.model)]
+        return self.price or (prices[max(names, key=len)] if names else None)
+
     def cache_key(self, prompt: str) -> dict[str, Any]:
         """Return what determines an answer besides the question's text; it contains no API key."""
         asked = {"service": self.provider, "address": self.address, "model": self.model, "prompt": prompt}
@@ -154,18 +161,10 @@ class HostedSettings(ProviderSettings):
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         from penumbra.tasks.negatives.providers.answers import Answers
-        from penumbra.tasks.negatives.providers.attempts import HostedProvider
-        from penumbra.tasks.negatives.providers.questions import WordLists
+        from penumbra.tasks.negatives.providers.questions import HostedProvider, WordLists
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists(training, filling, Answers())
         return HostedProvider(self.provider, self.model, prompt, self.cache_key(prompt), lists, run)
-
-
-def price_of(settings: HostedSettings) -> Price | None:
-    """Return the price that is set, else the table's; a snapshot ("gpt-4o-2024-08-06") has its model's price."""
-    prices = price_table()[1]
-    names = [name for name in prices if re.fullmatch(rf"{re.escape(name)}(-\d[-\d]*)?", settings.model)]
-    return settings.price or (prices[max(names, key=len)] if names else None)
 
 
 class OpenAI(HostedSettings):

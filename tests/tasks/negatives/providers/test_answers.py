@@ -9,7 +9,7 @@ import pytest
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.attempts import Answer, Attempt, attempt_history, store
+from penumbra.tasks.negatives.providers.questions import Answer, Attempt, attempt_history, store
 from tests.hosted import questions
 from tests.terminal import started
 

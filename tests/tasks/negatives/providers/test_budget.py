@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penumbra.tasks.negatives.providers.answers import Answers, Budget, open_budget
-from penumbra.tasks.negatives.providers.settings import OpenAI, Price, price_of, price_table
+from penumbra.tasks.negatives.providers.settings import OpenAI, Price, price_table
 from tests.terminal import started
 
 RESERVE = """
@@ -96,9 +96,9 @@ def test_a_run_waits_for_another_and_shares_its_limit(answers: Answers) -> None:
 def test_a_snapshot_costs_what_the_longest_name_that_begins_it_does_and_an_unknown_model_has_no_price() -> None:
     prices = price_table()[1]
     for model in ("gpt-4o", "gpt-4o-mini", "gpt-3.5-turbo"):
-        assert price_of(OpenAI(model=f"{model}-2024-08-06")) == price_of(OpenAI(model=model)) == prices[model]
+        assert OpenAI(model=f"{model}-2024-08-06").known_price == OpenAI(model=model).known_price == prices[model]
     for model in ("", "gpt", "gpt-4omni", "ft:gpt-4o-mini:me", "-gpt-4o"):
-        assert price_of(OpenAI(model=model)) is None
+        assert OpenAI(model=model).known_price is None
 
 
 def test_cost_is_tokens_times_price_and_cached_input_is_cheaper() -> None:

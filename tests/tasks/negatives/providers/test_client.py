@@ -12,9 +12,8 @@ import pytest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers import client as client_module
 from penumbra.tasks.negatives.providers import hosted
-from penumbra.tasks.negatives.providers.attempts import MOST_ATTEMPTS
 from penumbra.tasks.negatives.providers.client import FAILURES, OVER_BUDGET, TRANSPORT_RETRIES
-from penumbra.tasks.negatives.providers.questions import Question
+from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Question
 from penumbra.tasks.negatives.providers.settings import Price
 from tests.hosted import PRICE, SETTINGS, Session, asked_lines, lines_of, masked, question, questions
 from tests.protocol_server import ProtocolServer
@@ -68,7 +67,7 @@ def charged(server: ProtocolServer) -> float:
 def test_every_question_is_asked_once_and_its_words_are_the_models(server: ProtocolServer, session: Session) -> None:
     asked = questions(30)
     client = session.ask(asked, queries_a_request=7)
-    assert (client.stopped, client.statistics.done, client.statistics.again) == ("", 30, 0)
+    assert (client.stopped, client.done, client.again) == ("", 30, 0)
     assert set(asked_lines(server).values()) == {1}
     letters = {}
     for request in server.requests():
@@ -96,7 +95,7 @@ def test_the_key_is_sent_and_another_models_name_is_in_the_rows(server: Protocol
     server.script({"do": "model", "model": "rerouted", "when": {"request": 2}})
     client = session.ask(questions(8))
     assert {request["key"] for request in server.requests()} <= {"sk-test", "AIza-test"}
-    assert client.statistics.models == {session.settings.model: 1, "rerouted": 1}
+    assert client.models == {session.settings.model: 1, "rerouted": 1}
     assert {fill.model for fill in session.fills(questions(8))} == {session.settings.model, "rerouted"}
 
 
@@ -104,7 +103,7 @@ def test_the_same_question_of_several_queries_is_asked_and_paid_once(server: Pro
     text, options = "person opens|verb the blue|adjective door|noun.", question(0).options
     twins = [Question(masked(f"twin{number}", text), options, 0) for number in range(6)]
     client = openai.ask(twins, queries_a_request=1)
-    assert client.statistics.done == 6
+    assert client.done == 6
     assert sum(fill.prompt_tokens for fill in openai.fills(twins)) == server.charged()[0]
     assert asked_lines(server) == {twins[0].text(): 1}
 
@@ -129,7 +128,7 @@ def test_a_wrong_part_is_asked_again(
     server.script({"do": kind, "times": 1, **({"slot": "2"} if open_slots == 1 else {})})
     client = session.ask([one])
     assert session.problems(one) == [problem, ""]
-    assert (client.statistics.again, client.statistics.requests) == (0, 2)
+    assert (client.again, client.requests) == (0, 2)
     first, second = server.requests()
     assert len(second["offered"]) == open_slots
     if open_slots == 1:
@@ -143,7 +142,7 @@ def test_a_model_that_never_answers_rightly_is_asked_three_times(server: Protoco
     client = session.ask(questions(8))
     sizes = Counter(len(lines_of(request)) for request in server.requests())
     assert sizes == {4: 2, 2: 4, 1: 8}, "in requests of half the size, then alone"
-    assert client.statistics.done == 8
+    assert client.done == 8
     rows = session.fills(questions(1))
     assert [(fill.attempts, fill.problem) for fill in rows if fill.level == 1] == [
         (attempt, "model refused") for attempt in range(1, MOST_ATTEMPTS + 1)
@@ -160,7 +159,7 @@ def test_a_lost_request_is_sent_again(
     monkeypatch.setattr(hosted, "TIMEOUT", 0.4 if fault["do"] in ("hang", "drip") else 10.0)
     client = session.ask(questions(4))
     assert session.open(questions(4)) == []
-    assert (client.statistics.again, client.statistics.problems.total(), client.statistics.requests) == (2, 2, 1)
+    assert (client.again, client.problems.total(), client.requests) == (2, 2, 1)
     assert len({request["payload"] for request in server.requests()}) == 1
     assert len(server.requests()) == 3
 
@@ -174,7 +173,7 @@ def test_a_limit_is_waited_for_as_long_as_asked(
     refused, *rest = server.requests()
     early = [request for request in rest if request["time"] < refused["time"] + min(wait.values()) - 0.02]
     assert len(early) < len(rest), "some requests are under way before the client knows of the limit; one is sent again"
-    assert (client.statistics.again, dict(client.statistics.problems)) == (1, {})
+    assert (client.again, dict(client.problems)) == (1, {})
     assert session.open(questions(8)) == []
 
 
@@ -183,7 +182,7 @@ def test_a_limit_never_fails_however_often_it_is_hit(server: ProtocolServer, ses
     server.script({"do": "status", "status": 429, "times": times})
     client = session.ask(questions(8))
     assert session.open(questions(8)) == []
-    assert (client.statistics.again, client.statistics.problems.total()) == (times, 0)
+    assert (client.again, client.problems.total()) == (times, 0)
 
 
 def test_a_limit_that_a_parameter_names_spaces_the_requests(server: ProtocolServer, openai: Session) -> None:
@@ -218,7 +217,7 @@ def test_a_refused_query_is_isolated_and_none_is_lost(server: ProtocolServer, se
     asked, poisoned = questions(24), 5
     server.script({"do": "status", "status": status, "when": {"contains": f"room {poisoned}."}})
     client = session.ask(asked, queries_a_request=12)
-    assert (client.stopped, client.statistics.done) == ("", 24)
+    assert (client.stopped, client.done) == ("", 24)
     assert [session.problems(one) for one in asked if one is not asked[poisoned]] == [[""]] * 23
     assert session.problems(asked[poisoned])[0].startswith(f"request refused: status {status}")
     assert set(asked_lines(server, status=200).values()) == {1}
@@ -280,7 +279,7 @@ def test_a_service_that_fails_is_left_alone(server: ProtocolServer, session: Ses
     client = session.ask(questions(200))
     assert client.stopped.startswith("nothing but failures, the last: ")
     assert len(server.requests()) <= (FAILURES + 1) * hosted.IN_FLIGHT
-    assert client.statistics.requests == 0
+    assert client.requests == 0
     server.script()
     session.ask(questions(200))
     assert session.open(questions(200)) == []
@@ -308,9 +307,9 @@ def test_tokens_and_money_of_the_rows_are_what_the_server_charged(server: Protoc
         prompt,
         completion,
     )
-    assert client.statistics.tokens == prompt + completion
+    assert client.tokens == prompt + completion
     assert math.fsum(fill.cost_usd for fill in fills) == pytest.approx(charged(server))
-    assert client.statistics.cost_usd == pytest.approx(charged(server))
+    assert client.cost_usd == pytest.approx(charged(server))
 
 
 def test_the_budget_stops_in_time_and_the_next_runs_continue(server: ProtocolServer, session: Session) -> None:
@@ -333,7 +332,7 @@ def test_a_lost_answer_is_charged_at_its_most(
     monkeypatch.setattr(hosted, "TIMEOUT", 0.4 if fault == "hang" else 10.0)
     client = session.ask(questions(80), limit=0.15)
     assert client.stopped == OVER_BUDGET
-    assert client.statistics.cost_usd < charged(server) <= client.budget.spent <= 0.15
+    assert client.cost_usd < charged(server) <= client.budget.spent <= 0.15
     assert "for lost answers" in client.line()
 
 
@@ -358,7 +357,7 @@ def test_an_error_of_an_odd_shape_is_an_error(server: ProtocolServer, tmp_path: 
 
 def test_a_long_answer_is_lost(server: ProtocolServer, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosted, "MOST_BYTES", 100)
-    assert session.ask(questions(1)).statistics.requests == 0
+    assert session.ask(questions(1)).requests == 0
 
 
 def test_a_limit_without_a_pause_is_no_busy_loop(
@@ -378,14 +377,14 @@ def test_only_an_error_of_a_gateway_may_cost(
 ) -> None:
     server.script({"do": "status", "status": status, "times": 2})
     client = session.ask(questions(4), limit=1.0)
-    assert (client.statistics.lost_usd == 0) == is_free
-    assert client.budget.spent == pytest.approx(client.statistics.cost_usd + client.statistics.lost_usd)
+    assert (client.lost_usd == 0) == is_free
+    assert client.budget.spent == pytest.approx(client.cost_usd + client.lost_usd)
 
 
 def test_a_server_that_cannot_be_reached_costs_nothing(server: ProtocolServer, session: Session) -> None:
     client = other(session, server, base_url="http://127.0.0.1:9/v1").ask(questions(40), limit=1.0)
     assert client.stopped.startswith("nothing but failures")
-    assert (client.budget.spent, client.statistics.lost_usd) == (0.0, 0.0)
+    assert (client.budget.spent, client.lost_usd) == (0.0, 0.0)
 
 
 def test_a_server_that_counts_no_tokens_does_not_break_the_budget(server: ProtocolServer, openai: Session) -> None:
@@ -404,8 +403,8 @@ def test_of_two_runs_at_once_one_pays(
     asked, twin = questions(32), other(openai, server)
     with ThreadPoolExecutor(2) as threads:
         clients = list(threads.map(lambda session: session.ask(asked, limit=1.0), [openai, twin]))
-    assert sorted(client.statistics.requests for client in clients) == [0, 8]
-    assert [client.statistics.done for client in clients] == [32, 32]
+    assert sorted(client.requests for client in clients) == [0, 8]
+    assert [client.done for client in clients] == [32, 32]
     assert set(asked_lines(server).values()) == {1}
     assert "waits for another run" in caplog.text
     assert max(client.budget.spent for client in clients) == pytest.approx(charged(server))
