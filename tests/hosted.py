@@ -112,9 +112,9 @@ class Session:
         service = SERVICES[self.settings.provider](self.settings, PROMPT)
         service.authenticate()
         blocks = [asked[start : start + 40] for start in range(0, len(asked), 40)]
+        client = Client(service, self.answers, lambda: blocks, queries_a_request)
         with open_budget(self.answers, limit) as budget:
-            client = Client(service, self.answers, budget, run, queries_a_request)
-            asyncio.run(asyncio.wait_for(client.ask(blocks), within))
+            asyncio.run(asyncio.wait_for(client.ask(budget, run), within))
         return client
 
     def open(self, asked: Sequence[Question]) -> list[Question]:

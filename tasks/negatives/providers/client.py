@@ -6,10 +6,11 @@ that only fails is left alone until the next run.
 """
 
 import asyncio
+import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
@@ -39,6 +40,7 @@ WORTH_REPORTING = 5.0  # seconds of a pause
 FAILURES = 5  # failures in a row for each request in flight, after which the service is left alone
 CHARACTERS_A_TOKEN = 3.6  # of such prompts
 MARGIN = 1.25  # by which that estimate may be too low when money is reserved
+SLOT_TOKENS = 6  # of an answer: quotes, number, colon, letter, comma
 OVER_BUDGET = "max_cost_usd is reached"
 
 
@@ -52,15 +54,23 @@ async def all_of(tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
 class Client:
     """Asks one service everything that the cache does not know, and counts what that took.
 
-    `total` is the number of questions, `done` that of the answered and given up ones, `requests` that of the answered
-    requests, `again` that of those sent again. `lost_usd` is the most that lost answers can have cost. `stopped` says
-    why questions were left open.
+    `blocks` gives all questions, `total` is their number, `done` that of the answered and given up ones, `requests`
+    that of the answered requests, `again` that of those sent again. `lost_usd` is the most that lost answers can have
+    cost. `stopped` says why questions were left open.
     """
 
+    budget: Budget
+    run: str
+
     def __init__(
-        self, service: Service, answers: Answers, budget: Budget, run: str, queries_a_request: int, total: int = 0
+        self,
+        service: Service,
+        answers: Answers,
+        blocks: Callable[[], Iterable[Sequence[Question]]],
+        queries_a_request: int,
+        total: int = 0,
     ) -> None:
-        self.service, self.answers, self.budget, self.run = service, answers, budget, run
+        self.service, self.answers, self.blocks = service, answers, blocks
         self.queries_a_request, self.total, self.stopped = queries_a_request, total, ""
         self.done, self.requests, self.again, self.tokens, self.cost_usd, self.lost_usd = 0, 0, 0, 0, 0.0, 0.0
         self.models, self.problems = Counter[str](), Counter[str]()  # that answered; why requests were lost or refused
@@ -70,8 +80,7 @@ class Client:
         self._resume = 0.0  # when requests may be sent again after a limit
         self._failures = 0  # since the last answer
         self._askers = Counter[str]()  # number of open questions that have a key
-        self._given_up: set[str] = set()  # keys of questions that this run does not ask again
-        self._refusals: dict[str, Any] = {}  # rows of refused questions, by key
+        self._given_up = dict[str, str]()  # keys of questions that this run does not ask again: why they were refused
 
     def progress(self) -> str:
         return f"{self.service.name} {self.done:,} of {counted(self.total, 'query')}"
@@ -83,9 +92,37 @@ class Client:
         answered = f"{counted(self.requests, 'request')} answered, {self.again:,} sent again"
         return f"{self.progress()}, {answered}, {self.tokens:,} tokens, {self.cost()}"
 
-    async def ask(self, blocks: Iterable[Sequence[Question]]) -> None:
+    def warnings(self) -> Iterator[str]:
+        asked = self.service.settings.model
+        yield from (f"{asked} was asked, {model} answered" for model in self.models if model != asked)
+        yield from (f"{number} × {reason}" for reason, number in self.problems.most_common())
+        if self.stopped not in ("", OVER_BUDGET):
+            yield f"stopped: {self.stopped}; the next run asks for the rest"
+
+    def unanswered(self) -> str:
+        """Return the digest of all open questions."""
+        keys = (self.key(question) for block in self.blocks() for question in self.open_questions(block))
+        return hashlib.sha256("".join(keys).encode()).hexdigest()[:16]
+
+    def estimate(self) -> tuple[str, ...]:
+        """Return what asking takes, as a row of the report; tokens are estimated from characters."""
+        service, size, model = self.service, self.queries_a_request, self.service.settings.model
+        questions = [question for block in self.blocks() for question in self.open_questions(block)]
+        queries = len({question.query.qid for question in questions})
+        requests = [questions[start : start + size] for start in range(0, len(questions), size)]
+        prompt = sum(int(len(json.dumps(service.payload(one))) / CHARACTERS_A_TOKEN) + 1 for one in requests)
+        completion = sum(SLOT_TOKENS * len(question.open) + 2 for question in questions)
+        cost = f"${service.price.cost(prompt, completion):.2f}" if service.price else "no price known"
+        logger().info(
+            f"not sent: {service.name} ({model}): {counted(queries, 'query')} in "
+            f"{counted(len(requests), 'request')}, about {prompt:,} + {completion:,} tokens, {cost}"
+        )
+        counts = (queries, len(requests), prompt, completion)
+        return (service.name, model, *(f"{count:,}" for count in counts), cost.lstrip("$"))
+
+    async def ask(self, budget: Budget, run: str) -> None:
         """Ask until no question is open, or until the service or the budget stops it."""
-        remaining = iter(blocks)
+        self.budget, self.run, remaining = budget, run, iter(self.blocks())
         try:
             while not self.stopped and (block := await asyncio.to_thread(next, remaining, ())):
                 questions = self.open_questions(block)
@@ -121,9 +158,9 @@ class Client:
 
         await all_of(work() for _ in range(hosted.IN_FLIGHT))
         if self.requests:  # otherwise it refuses everything, perhaps for another reason
-            self.answers.put({f"question {key}": row for key, row in self._refusals.items()})
-            self.done += sum(self._askers[key] for key in self._refusals)
-            self._refusals.clear()
+            refused = {key: reason for key, reason in self._given_up.items() if reason}
+            self.answers.put({f"question {key}": {"error": f"request refused: {why}"} for key, why in refused.items()})
+            self.done += sum(self._askers[key] for key in refused)
 
     async def _ask_request(self, request: Sequence[Question]) -> None:
         """Ask these questions and store the answer; of a refused request, ask each question alone."""
@@ -138,9 +175,9 @@ class Client:
                 for question in request:
                     await self._ask_request([question])
             else:
-                self._given_up.update(map(self.key, request))
-                if error.action == "refuse":
-                    self._refusals[self.key(request[0])] = {"error": f"request refused: {error.reason}"}
+                is_refused = error.action == "refuse"
+                self._given_up |= dict.fromkeys(map(self.key, request), error.reason if is_refused else "")
+                if is_refused:
                     self._count_failure(error.reason)
             return
         store(self.answers, request, self.service.cache_key, replace(answer, run=self.run, questions=len(request)))
