@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,15 +59,13 @@ def questions(count: int, start: int = 0) -> list[Question]:
     return [question(number) for number in range(start, start + count)]
 
 
-def openai_settings(server: ProtocolServer, **settings: Any) -> OpenAI:
-    return OpenAI(**{"model": "gpt-4o-mini", "base_url": server.openai_url, "price": PRICE} | settings)
+MODELS = {"openai": (OpenAI, "gpt-4o-mini"), "gemini": (Gemini, "gemini-2.5-flash")}
 
 
-def gemini_settings(server: ProtocolServer, **settings: Any) -> Gemini:
-    return Gemini(**{"model": "gemini-2.5-flash", "base_url": server.url, "price": PRICE} | settings)
-
-
-SETTINGS = {"openai": openai_settings, "gemini": gemini_settings}
+def settings_of(name: str, server: ProtocolServer, **settings: Any) -> HostedSettings:
+    """Return the parameters of a provider that the stand-in takes the place of."""
+    (kind, model), address = MODELS[name], server.openai_url if name == "openai" else server.url
+    return kind(**{"model": model, "base_url": address, "price": PRICE} | settings)
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +93,11 @@ def quick(server: ProtocolServer, monkeypatch: pytest.MonkeyPatch, keys: dict[st
 
 
 class Session:
-    """One provider's parameters and a folder of answers, which the clients of a test share."""
+    """One provider's parameters, the server and a folder of answers, which the clients of a test share."""
 
-    def __init__(self, settings: HostedSettings, folder: Path) -> None:
-        self.settings, self.answers = settings, Answers(folder)
-        self.cache_key = settings.cache_key(PROMPT.label)
+    def __init__(self, name: str, server: ProtocolServer, folder: Path, **settings: Any) -> None:
+        self.server, self.settings, self.answers = server, settings_of(name, server, **settings), Answers(folder)
+        self.cache_key = self.settings.cache_key(PROMPT.label)
 
     def ask(
         self,
@@ -125,21 +124,11 @@ class Session:
         return [attempt.problem for attempt in attempt_history(asked, self.cache_key, self.answers)[0]]
 
     def fills(self, asked: Sequence[Question], run: str = "run") -> list[Fill]:
-        lists: Any = GivenLists(asked, self.answers)
+        options = {(question.query.qid, question.query.part): list(question.options) for question in asked}
+        lists: Any = SimpleNamespace(answers=self.answers, name=lambda query, candidate: query.qid)
+        lists.draw = lambda queries, candidate: [options[query.qid, query.part] for query in queries]
         provider = HostedProvider("p", self.settings.model, PROMPT.label, self.cache_key, lists, run)
         return list(provider.fill([question.query for question in asked], 1))
-
-
-class GivenLists:
-    def __init__(self, asked: Sequence[Question], answers: Answers) -> None:
-        self.answers = answers
-        self.lists = {(question.query.qid, question.query.part): list(question.options) for question in asked}
-
-    def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[list[tuple[str, ...]]]:
-        return [self.lists[query.qid, query.part] for query in queries]
-
-    def name(self, query: MaskedQuery, candidate: int) -> str:
-        return f"{query.qid} {query.part} {candidate}"
 
 
 def lines_of(request: dict[str, Any]) -> list[str]:

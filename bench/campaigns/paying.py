@@ -27,10 +27,9 @@ from bench.campaigns.table import print_table
 from penumbra.tasks.negatives.providers import answers, hosted
 from penumbra.tasks.negatives.providers import client as client_module
 from penumbra.tasks.negatives.providers.settings import Price
+from tests.hosted import MODELS, Session, lines_of, questions
 from tests.hosted import PRICE as PRICES
-from tests.hosted import SETTINGS, Session, lines_of, questions
-from tests.protocol_server import ProtocolServer
-from tests.protocol_server.faults import KINDS, WIRE
+from tests.protocol_server import KINDS, WIRE, ProtocolServer
 
 PRICE = Price(**PRICES)
 PATIENCE = 120.0  # seconds that a run may take
@@ -80,7 +79,7 @@ def settings() -> Iterator[Setting]:
     faults += [{"do": "status", "status": status} for status in STATUSES]
     faults += [{"do": "answer", "content": "{}"}, {"do": "slow", "seconds": 0.2}, {"do": "quota", "after": 9}]
     for turn, fault in enumerate(faults):
-        for provider in SETTINGS:
+        for provider in MODELS:
             yield Setting(provider, {}, (ENOUGH, SCARCE)[turn % 2])
             yield Setting(provider, fault, (SCARCE, ENOUGH)[turn % 2])
 
@@ -92,7 +91,7 @@ def run(setting: Setting, url: str, folder: Path, begin: Any) -> None:
     os.environ |= {"OPENAI_API_KEY": "sk-campaign", "GEMINI_API_KEY": "campaign"}
     server = ProtocolServer()
     server.url = url
-    session = Session(SETTINGS[setting.provider](server), folder)
+    session = Session(setting.provider, server, folder)
 
     class TriedByAll(FileLock):
         """The lock of the run that asks; no run asks before all have tried it, so that they share one account."""
@@ -113,7 +112,7 @@ class Case:
 
     def __init__(self, setting: Setting, server: ProtocolServer, folder: Path, row: Row) -> None:
         self.setting, self.server, self.row = setting, server, row
-        self.session = Session(SETTINGS[setting.provider](server), folder)
+        self.session = Session(setting.provider, server, folder)
         self.some = questions(QUESTIONS)
         self.context = get_context("forkserver")  # imports once
         server.reset()

@@ -62,6 +62,11 @@ def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:
     return queries
 
 
+def places(table: pa.Table) -> set[tuple[str, int]]:
+    """Return the queries and levels that the rows are of."""
+    return set(zip(table["qid"].to_pylist(), table["level"].to_pylist(), strict=True))
+
+
 def put_words(query: MaskedQuery, level: int, words: Sequence[str]) -> str:
     """Return the query with a level's slots filled."""
     pairs = zip(query.levels[level - 1], words, strict=True)
@@ -78,11 +83,10 @@ def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: i
         fills.append(fill)
     fills.sort(key=lambda fill: (fill.qid, fill.level))
     filled = {(fill.qid, fill.level) for fill in fills if not fill.problem}
-    failed = {(fill.qid, fill.level): fill.problem for fill in fills if fill.problem}
+    failed = {(it.qid, it.level): it.problem for it in fills if it.problem and (it.qid, it.level) not in filled}
     rejected = [
         rejection(qid, STAGE, f"{provider.name}: {problem}", f"level {level}")
         for (qid, level), problem in failed.items()
-        if (qid, level) not in filled
     ]
     rows = [
         vars(fill)
@@ -158,24 +162,18 @@ class Fills(Stage):
         candidates = self.filling.candidates_of(self.provider)
         if not self.others:
             return fill_part(tags, masks, self.filler, candidates)
-        missing = set(zip(masks["qid"].to_pylist(), masks["level"].to_pylist(), strict=True))
-        for table in fills:
-            rows = table.filter(pc.equal(table["status"], FILLED))
-            missing.difference_update(zip(rows["qid"].to_pylist(), rows["level"].to_pylist(), strict=True))
+        missing = places(masks).difference(*(places(it.filter(pc.equal(it["status"], FILLED))) for it in fills))
         if not missing:
             return Part(table_of(STAGE, []), 0, 0)
         logger().warning("%s filled by no provider: corpus fills them", counted(len(missing), "query level"))
         qids = pa.array(sorted({qid for qid, _ in missing}), pa.string())
         part = fill_part(tags, masks.filter(pc.is_in(masks["qid"], qids)), self.filler, candidates)
-        kept = [row for row in part.rows.to_pylist() if (row["qid"], row["level"]) in missing]
-        for row in kept:
-            row["problem"] = row["problem"] or SUBSTITUTED
-        filled = {(row["qid"], row["level"]) for row in kept if row["status"] == FILLED}
-        rejected = [
-            rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
-            for qid, level in sorted(missing - filled)
-        ]
-        return Part(table_of(STAGE, kept), len(missing), len(filled), rejected)
+        rows = [row for row in part.rows.to_pylist() if (row["qid"], row["level"]) in missing]
+        kept = table_of(STAGE, [{**row, "problem": row["problem"] or SUBSTITUTED} for row in rows])
+        open_places = sorted(missing - places(kept.filter(pc.equal(kept["status"], FILLED))))
+        reason = "no provider filled it, nor could corpus"
+        rejected = [rejection(qid, STAGE, reason, f"level {level}") for qid, level in open_places]
+        return Part(kept, len(missing), len(missing) - len(open_places), rejected)
 
 
 def fill(

@@ -30,7 +30,7 @@ from penumbra.tasks.negatives.report import Rejected
 from penumbra.tasks.negatives.selection import ChosenNegatives
 from penumbra.tasks.stage import Stage, run
 from penumbra.tasks.text.embeddings import Embeddings
-from tests.hosted import SETTINGS, asked_lines, quick, running  # noqa: F401 (running is a fixture)
+from tests.hosted import MODELS, asked_lines, quick, running, settings_of  # noqa: F401 (running is a fixture)
 from tests.markup import published
 from tests.protocol_server import ProtocolServer
 from tests.rows import first_videos
@@ -96,7 +96,7 @@ class Corner:
         self.patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "cut short")
 
     def filling(self, *providers: str, **settings: Any) -> Filling:
-        hosted = {name: make(self.server, **settings.pop(name, {})) for name, make in SETTINGS.items()}
+        hosted = {name: settings_of(name, self.server, **settings.pop(name, {})) for name in MODELS}
         return Filling(**{"providers": providers, "candidates": 1, "queries_a_request": 4, **hosted, **settings})
 
     def run(self, *providers: str, **settings: Any) -> Artifact:
@@ -238,17 +238,6 @@ def test_a_budget_for_a_model_without_a_price_is_refused(corner_of: Corner) -> N
     assert corner_of.server.requests() == []
 
 
-def start(corner_of: Corner, output: Path, filling: Filling, **environment: str) -> subprocess.Popen[bytes]:
-    """The flow in a process of its own, which says everything that it can."""
-    loud = {"PREFECT_LOGGING_LEVEL": "DEBUG", "OPENAI_LOG": "debug", "PREFECT_LOGGING_EXTRA_LOGGERS": "openai,urllib3"}
-    return subprocess.Popen(
-        [sys.executable, "-c", RUN, str(corner_of.folder), filling.model_dump_json()],
-        env={**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value()), **loud, **environment},
-        stdout=output.open("wb"),
-        stderr=subprocess.STDOUT,
-    )
-
-
 def holding(secret: bytes, roots: list[Path]) -> list[Path]:
     files = [path for root in roots for path in (root.rglob("*") if root.is_dir() else [root]) if path.is_file()]
     return [path for path in files if secret in path.read_bytes()]
@@ -264,9 +253,13 @@ def test_no_key_is_written_anywhere(corner_of: Corner, tmp_path: Path, caplog: p
     wrong = {500: 5, 400: 7, 429: 9}
     faults = [{"do": "status", "status": status, "when": {"every": n}, **leaky} for status, n in wrong.items()]
     corner_of.server.script(*faults, {"do": "status", "status": 401, "when": {"after": 30}, **leaky})
-    output = tmp_path / "output"
-    process = start(corner_of, output, corner_of.filling("openai", "gemini", seed=5, queries_a_request=2))
-    assert process.wait(280) == 0, output.read_text()[-3_000:]
+    filling, output = corner_of.filling("openai", "gemini", seed=5, queries_a_request=2), tmp_path / "output"
+    loud = {"PREFECT_LOGGING_LEVEL": "DEBUG", "OPENAI_LOG": "debug", "PREFECT_LOGGING_EXTRA_LOGGERS": "openai,urllib3"}
+    command = [sys.executable, "-c", RUN, str(corner_of.folder), filling.model_dump_json()]
+    environment = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value()), **loud}
+    with output.open("wb") as file:  # a process of its own, which says everything that it can
+        ended = subprocess.run(command, env=environment, stdout=file, stderr=file, timeout=280, check=False)
+    assert ended.returncode == 0, output.read_text()[-3_000:]
     corner_of.server.script({"do": "status", "status": 401, **leaky, "code": CANARIES["OPENAI_API_KEY"]})
     with pytest.raises(ServiceError):
         corner_of.run("openai", "gemini", seed=6)

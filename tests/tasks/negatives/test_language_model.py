@@ -6,6 +6,7 @@ from copy import copy
 from itertools import chain, takewhile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import gguf
 import numpy as np
@@ -51,15 +52,20 @@ def model(folder: Path, request: pytest.FixtureRequest) -> LanguageModel:
     return LanguageModel(loaded.float(), tokenizer, "tiny", request.param)
 
 
-def by_hand(model: LanguageModel, text: str) -> torch.Tensor:
-    """Return log P of each token after the lines before, by one plain forward pass over everything: (tokens, words)."""
+def plain_pass(model: LanguageModel, text: str) -> Any:
+    """Return the outputs of one plain forward pass over the lines before and the text."""
     ids = torch.tensor([[*model.prefix, *model.tokens([text])[0]]])
     own = model.model.config._attn_implementation
     model.model.set_attn_implementation("eager")
-    with torch.inference_mode():
-        logits = model.model(input_ids=ids.to(model.device), use_cache=False).logits.cpu().double()
+    with torch.no_grad():
+        outputs = model.model(input_ids=ids.to(model.device), use_cache=False, output_hidden_states=True)
     model.model.set_attn_implementation(own)
-    return logits.log_softmax(-1)[0, len(model.prefix) - 1 :]
+    return outputs
+
+
+def by_hand(model: LanguageModel, text: str) -> torch.Tensor:
+    """Return log P of each token after the lines before: (tokens, words)."""
+    return plain_pass(model, text).logits.cpu().double().log_softmax(-1)[0, len(model.prefix) - 1 :]
 
 
 def of_tokens(model: LanguageModel, text: str) -> np.ndarray:
@@ -93,21 +99,12 @@ def test_next_tokens_are_those_of_a_plain_forward_pass(model: LanguageModel) -> 
         np.testing.assert_allclose(scores, by_hand(model, left)[-1][ids], atol=1e-3)
 
 
-def test_plausibilities_are_those_of_a_plain_forward_pass(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plausibilities_are_those_of_a_plain_pass(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = ["Opens the door.", "person puts the cup on it."]
     head = torch.nn.Linear(model.model.config.hidden_size, 1)
     monkeypatch.setitem(model.model._modules, "plausibility", head)
-    expected = list[float]()
-    for sentence in sentences:
-        ids = torch.tensor([[*model.prefix, *model.tokens([f"{sentence}\n"])[0]]])
-        model.model.set_attn_implementation("eager")
-        with torch.inference_mode():
-            hidden = model.model.model(input_ids=ids.to(model.device), use_cache=False).last_hidden_state
-            expected.append(head(hidden[0, -1].cpu()).item())
-        model.model.set_attn_implementation("attention")
-    np.testing.assert_allclose(model.plausibilities(sentences), expected, atol=1e-4)
+    hidden = [plain_pass(model, f"{sentence}\n").hidden_states[-1][0, -1].cpu() for sentence in sentences]
+    np.testing.assert_allclose(model.plausibilities(sentences), [head(it).item() for it in hidden], atol=1e-4)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
