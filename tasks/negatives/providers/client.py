@@ -14,17 +14,11 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
+from math import inf
 from typing import Any
 
 from aiolimiter import AsyncLimiter
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    stop_after_attempt,
-    stop_never,
-    wait_exponential_jitter,
-)
+from tenacity import AsyncRetrying, RetryCallState, wait_exponential_jitter
 
 from penumbra.artifacts.markdown import counted
 from penumbra.tasks.negatives.providers import hosted
@@ -194,12 +188,14 @@ class Client:
         prompt_tokens = int(len(json.dumps(payload)) / CHARACTERS_A_TOKEN * MARGIN)
         most = price.cost(prompt_tokens, self.service.most_tokens(request)) if price else 0.0
 
-        def again_after(action: Action, stop: Any) -> AsyncRetrying:
-            is_so = retry_if_exception(lambda error: isinstance(error, ServiceError) and error.action == action)
-            return AsyncRetrying(retry=is_so, stop=stop, wait=self._pause, sleep=self._sleep, reraise=True)
+        def again_after(action: Action, times: float) -> AsyncRetrying:
+            def is_so(state: RetryCallState) -> bool:
+                error = state.outcome and state.outcome.exception()
+                return isinstance(error, ServiceError) and error.action == action and state.attempt_number <= times
 
-        lost, limited = again_after("retry", stop_after_attempt(1 + TRANSPORT_RETRIES)), again_after("wait", stop_never)
-        return await lost(limited, self._send, payload, most)
+            return AsyncRetrying(retry=is_so, wait=self._pause, sleep=self._sleep)
+
+        return await again_after("retry", TRANSPORT_RETRIES)(again_after("wait", inf), self._send, payload, most)
 
     async def _send(self, payload: dict[str, Any], most: float) -> Answer:
         """Send a request once, and charge what it cost: `most`, unless it is known to be less."""

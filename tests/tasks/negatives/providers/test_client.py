@@ -215,15 +215,6 @@ def test_a_refused_query_is_isolated_and_none_is_lost(session: Session, status: 
     assert len(session.server.requests()) == sent, "the refusal is stored too"
 
 
-def test_a_service_that_refuses_everything_has_no_refusal_stored(openai: Session) -> None:
-    openai.server.script({"do": "status", "status": 400})
-    assert "status 400" in openai.ask(questions(40)).stopped
-    assert len(openai.open(questions(40))) == 40
-    openai.server.script()
-    openai.ask(questions(40))
-    assert openai.open(questions(40)) == []
-
-
 @pytest.mark.parametrize(
     "fault",
     [*({"do": "status", "status": status} for status in (401, 403, 404)), {"do": "quota"}],
@@ -258,13 +249,14 @@ def test_a_missing_key_is_named(name: str, session: Session, monkeypatch: pytest
         other(session, base_url=None).ask(questions(4))
 
 
-@pytest.mark.parametrize("fault", [{"do": "status", "status": 503}, {"do": "reset"}], ids=["503", "reset"])
-def test_a_service_that_fails_is_left_alone(session: Session, fault: dict[str, Any]) -> None:
-    session.server.script(fault)
-    client = session.ask(questions(200))
+@pytest.mark.parametrize("fault", [{"status": 503}, {"status": 400}, {"do": "reset"}], ids=["503", "400", "reset"])
+def test_a_service_that_fails_or_refuses_everything_is_left_alone(session: Session, fault: dict[str, Any]) -> None:
+    session.server.script({"do": "status"} | fault)
+    client = session.ask(questions(200), queries_a_request=1)
     assert client.stopped.startswith("nothing but failures, the last: ")
     assert len(session.server.requests()) <= (FAILURES + 1) * hosted.IN_FLIGHT
     assert client.requests == 0
+    assert len(session.open(questions(200))) == 200, "no refusal is stored"
     session.server.script()
     session.ask(questions(200))
     assert session.open(questions(200)) == []

@@ -9,7 +9,7 @@ import pytest
 from spacy.language import Language
 
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.fills import fill_part, make_provider, masked_queries
+from penumbra.tasks.negatives.fills import fill_part, make_provider
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
 from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer, Trigrams
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
@@ -19,7 +19,7 @@ from penumbra.tasks.text.masks import Masking, mask_part
 from penumbra.tasks.text.tags import tag_part
 from tests.rows import annotation
 
-SENTENCES = [
+TEXTS = [
     "a person opens the door.",
     "a person closes the window.",
     "person opens a box.",
@@ -31,18 +31,7 @@ SENTENCES = [
     "person throws a pillow on the bed.",
     "a person takes the red pillow from the bed.",
 ]
-
-
-@pytest.fixture(scope="module")
-def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
-    rows = [annotation(f"q{i}", text) for i, text in enumerate(SENTENCES)]
-    annotations = table_of("annotations", rows)
-    return annotations, tag_part(annotations, nlp).rows
-
-
-@pytest.fixture(scope="module")
-def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
-    return masked_queries(tagged[1], mask_part(*tagged, Masking()).rows)
+SENTENCES = {f"q{i}": text for i, text in enumerate(TEXTS)}
 
 
 @pytest.fixture(params=["corpus", "random"])
@@ -118,7 +107,7 @@ def test_a_part_costs_what_was_paid_for_it_and_not_what_was_there(tagged: tuple[
 
 
 def test_the_trigram_model_is_a_distribution() -> None:
-    model = KneserNey(Trigrams([text.split() for text in SENTENCES]))
+    model = KneserNey(Trigrams([text.split() for text in TEXTS]))
     words = np.arange(model.size)
     for before in (["a", "person"], ["the", "red"], ["never", "seen"], ["person", "never"]):
         u, v = (np.full(model.size, i) for i in model.ids(before))
@@ -128,10 +117,10 @@ def test_the_trigram_model_is_a_distribution() -> None:
 
 def test_slot_scores_are_the_products_of_the_three_trigrams() -> None:
     """The sparse tables against the plain definition, for every word in contexts seen and unseen."""
-    model = KneserNey(Trigrams([text.split() for text in SENTENCES]))
+    model = KneserNey(Trigrams([text.split() for text in TEXTS]))
     words = np.array(sorted(model.ids(["opens", "closes", "ball", "the", "box."])))
     scorer = SlotScorer(model, words)
-    for text in (*SENTENCES, "the the a bed. person"):
+    for text in (*TEXTS, "the the a bed. person"):
         ids = [1, 1, *model.ids(text.split()), 2, NOTHING]
         for i in range(2, len(ids) - 2):
             u, v, x, y = ids[i - 2], ids[i - 1], ids[i + 1], ids[i + 2]

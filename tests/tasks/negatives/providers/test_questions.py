@@ -8,24 +8,24 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from spacy.language import Language
 
-from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import SHIPPED
-from penumbra.tasks.negatives.fills import masked_queries, training_tokens
+from penumbra.tasks.negatives.fills import training_tokens
 from penumbra.tasks.negatives.providers import MaskedQuery, TrainingText
 from penumbra.tasks.negatives.providers import questions as questions_module
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.questions import LETTERS, Lists, Question, WordLists, parse, read
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.text.dictionary import Dictionary
-from penumbra.tasks.text.masks import Masking, mask_part
-from penumbra.tasks.text.tags import tag_part
 from penumbra.tasks.text.wordnet import is_entailed
 from tests.hosted import masked, question, question_about
-from tests.rows import annotation
 
 VIDEOS = 25
+SENTENCES = {
+    f"{vid}_{n}": text
+    for vid, video in list(json.loads((SHIPPED / "train.json").read_text()).items())[:VIDEOS]
+    for n, text in enumerate([*video["sentences"], "person opens it."][-8:])
+}
 QUERY = masked("q", "Person opens|verb the red|adjective door|noun on|preposition it slowly.")
 OPTIONS = (("closes", "fixes"), ("green", "old", "wet"), ("window", "box"), ("under",))
 ASKED = Question(QUERY, OPTIONS[:3], 0)
@@ -137,22 +137,9 @@ def test_any_text_and_any_json_is_read_without_an_error(asked: Question, first: 
     assert isinstance(parse(text), dict)
 
 
-@pytest.fixture(scope="module")
-def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
-    videos = json.loads((SHIPPED / "train.json").read_text())
-    rows = [
-        annotation(f"{vid}_{n}", text)
-        for vid in list(videos)[:VIDEOS]
-        for n, text in enumerate([*videos[vid]["sentences"], "person opens it."][-8:])
-    ]
-    annotations = table_of("annotations", rows)
-    return annotations, tag_part(annotations, nlp).rows
-
-
-@pytest.fixture(scope="module")
-def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
-    whole = masked_queries(tagged[1], mask_part(*tagged, Masking()).rows)
-    return [chain for query in whole for chain in query.chains()]
+@pytest.fixture(scope="module", name="queries")
+def chains(queries: list[MaskedQuery]) -> list[MaskedQuery]:
+    return [chain for query in queries for chain in query.chains()]
 
 
 @pytest.fixture(scope="module")
