@@ -28,7 +28,6 @@ Grid = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 Image = npt.NDArray[np.float32]  # rows, columns, red to blue: 0 to 255
 Colour = tuple[float, float, float]
-Pattern = Callable[[Grid, Grid], Grid]  # opacity of the mark at a point, 0 to 1
 
 DRAWINGS = yaml.safe_load(Path(__file__).with_name("drawings.yaml").read_text(encoding="utf-8"))
 COLOURS: dict[str, Colour] = DRAWINGS["colours"]
@@ -67,16 +66,16 @@ def _mix(first: Colour, second: Colour, share: float) -> npt.NDArray[np.float64]
 
 
 def paint(name: str, colour: str) -> npt.ArrayLike:
-    known = {"dark black": (58, 58, 64), "light white": (226, 228, 232)}
+    known = {"dark black": (58, 58, 64), "light white": (226, 228, 232), f"main {colour}": COLOURS[colour]}
+    known |= {f"mark {colour}": contrasting(colour)}
+    shade = {"dark": ((0, 0, 0), 0.32), "light": ((255, 255, 255), 0.28)}
     if f"{name} {colour}" in known:
         return known[f"{name} {colour}"]
-    base = COLOURS[colour]
-    if name in ("dark", "light"):
-        return _mix(base, (0, 0, 0), 0.32) if name == "dark" else _mix(base, (255, 255, 255), 0.28)
-    return base if name == "main" else contrasting(colour) if name == "mark" else PAINTS[name]
+    return _mix(COLOURS[colour], *shade[name]) if name in shade else PAINTS[name]
 
 
-PATTERNS: dict[str, tuple[Pattern, Colour | None]] = {  # and the colour of the mark; None: the contrasting one
+# patterns: the opacity of the mark (0 to 1) at a point, and its colour; None: the contrasting one
+PATTERNS: dict[str, tuple[Callable[[Grid, Grid], Grid], Colour | None]] = {
     "wooden": (lambda u, v: np.float32(0.55) * ((v + 0.7 * np.sin(u * 0.6)) % 3.2 < 1.1), (58, 30, 10)),
     "metal": (lambda u, v: np.float32(0.7) * ((u + v) % 9 < 2.6), (255, 255, 255)),
     "striped": (lambda u, v: ((u + 100.9) % 5 < 1.9).astype(np.float32), None),
@@ -86,7 +85,10 @@ PATTERNS: dict[str, tuple[Pattern, Colour | None]] = {  # and the colour of the 
     ),
     "straw": (lambda u, v: np.float32(0.55) * (((u + v) % 4 < 1) | ((u - v) % 4 < 1)), (96, 70, 20)),
 }
-_ON_PALE: dict[str, Colour] = {"metal": (92, 98, 110)}  # a white sheen is invisible on white
+_OTHER_MARKS: dict[tuple[str | None, str], Colour] = {  # a white sheen is invisible on white, dark wood on black
+    **dict.fromkeys((("metal", "white"), ("metal", "grey")), (92, 98, 110)),
+    **dict.fromkeys((("wooden", "black"), ("straw", "black")), (150, 112, 78)),
+}
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Shape:
         """Return the corners of a polygon, or two opposite corners of the box around another shape."""
         n = self.numbers
         if self.kind in "er":
-            ru, rv = (n[2], n[3]) if self.kind == "e" else (n[2], n[2])
+            ru, rv = n[2], n[3 if self.kind == "e" else 2]
             return [(n[0] - ru, n[1] - rv), (n[0] + ru, n[1] + rv)]
         if self.kind == "l":
             half = n[4] / 2
@@ -116,7 +118,15 @@ class Shape:
             return (square <= n[2] ** 2) & (square >= n[3] ** 2)
         if self.kind == "b":
             return (u >= n[0]) & (u <= n[2]) & (v >= n[1]) & (v <= n[3])
-        return _near_line(n, u, v) if self.kind == "l" else _in_polygon(self.points(), u, v)
+        if self.kind == "l":
+            du, dv = n[2] - n[0], n[3] - n[1]
+            along = np.clip(((u - n[0]) * du + (v - n[1]) * dv) / max(du * du + dv * dv, 1e-6), 0, 1)
+            return np.asarray((u - n[0] - along * du) ** 2 + (v - n[1] - along * dv) ** 2 <= (n[4] / 2) ** 2)
+        inside, points = np.zeros(u.shape, bool), self.points()
+        for (u0, v0), (u1, v1) in zip(points, points[1:] + points[:1], strict=True):
+            if v0 != v1:
+                inside ^= ((v0 > v) != (v1 > v)) & (u < (u1 - u0) * (v - v0) / (v1 - v0) + u0)
+        return inside
 
     def mapped(self, point: Callable[[float, float], tuple[float, float]], size: float = 1.0) -> "Shape":
         count = len(self.numbers) if self.kind == "p" else 4 if self.kind in "bl" else 2
@@ -125,43 +135,21 @@ class Shape:
         return replace(self, numbers=(*points, *(number * size for number in self.numbers[count:])))
 
 
-def _near_line(n: tuple[float, ...], u: Grid, v: Grid) -> Mask:
-    du, dv = n[2] - n[0], n[3] - n[1]
-    along = np.clip(((u - n[0]) * du + (v - n[1]) * dv) / max(du * du + dv * dv, 1e-6), 0, 1)
-    return np.asarray((u - n[0] - along * du) ** 2 + (v - n[1] - along * dv) ** 2 <= (n[4] / 2) ** 2)
-
-
-def _in_polygon(points: list[tuple[float, float]], u: Grid, v: Grid) -> Mask:
-    inside = np.zeros(u.shape, bool)
-    for (u0, v0), (u1, v1) in zip(points, points[1:] + points[:1], strict=True):
-        if v0 != v1:
-            inside ^= ((v0 > v) != (v1 > v)) & (u < (u1 - u0) * (v - v0) / (v1 - v0) + u0)
-    return inside
-
-
 @cache
-def parse(drawing: str) -> tuple[Shape, ...]:
+def parse(drawing: str, opened: float = 0.0) -> tuple[Shape, ...]:
+    """Return the shapes of a drawing; a number `shut>open` is between both."""
     shapes = []
-    for words in (part.split() for part in drawing.split(";") if part.strip()):
-        named = words[-1] if words[-1][-1].isalpha() else "main"
-        numbers = [float(word) for word in words[1:] if not word[-1].isalpha()]
-        shapes.append(Shape(words[0], tuple(numbers), named))
+    for kind, *words in (part.split() for part in drawing.split(";")):
+        named = words.pop() if words[-1][-1].isalpha() else "main"
+        ends = [[float(end) for end in word.split(">")] for word in words]
+        shapes.append(Shape(kind, tuple(end[0] + (end[-1] - end[0]) * opened for end in ends), named))
     return tuple(shapes)
-
-
-def between(first: str, second: str, share: float) -> tuple[Shape, ...]:
-    """Return a drawing between two with the same shapes: 0 is the first, 1 the second."""
-    pairs = zip(parse(first), parse(second), strict=True)
-    return tuple(
-        Shape(a.kind, tuple(x + (y - x) * share for x, y in zip(a.numbers, b.numbers, strict=True)), b.paint)
-        for a, b in pairs
-    )
 
 
 def extent(shapes: tuple[Shape, ...], *, light: bool = False) -> tuple[float, float, float, float]:
     """Return left, bottom, right and top in the drawing's own pixels, with or without light."""
     points = [point for shape in shapes if light or shape.paint != "glow" for point in shape.points()]
-    u, v = [u for u, _ in points], [v for _, v in points]
+    u, v = zip(*points, strict=True)
     return min(u), min(v), max(u), max(v)
 
 
@@ -202,10 +190,12 @@ def _paint(shapes: tuple[Shape, ...], style: Style, u: Grid, v: Grid) -> tuple[I
             colour[mask], alpha[mask] = PAINTS["glow"], 0.5
             continue
         is_main = shape.paint in ("main", "light")
-        colour[mask] = paint(shape.paint, style.colour)
+        colour[mask], alpha[mask] = paint(shape.paint, style.colour), style.opacity if is_main else 1.0
         if style.pattern and is_main:
-            _cover(colour, mask, style, u, v)
-        alpha[mask] = style.opacity if is_main else 1.0
+            pattern, mark = PATTERNS[style.pattern]
+            mark = _OTHER_MARKS.get((style.pattern, style.colour), mark or contrasting(style.colour))
+            share = pattern(u, v)[mask][:, None]
+            colour[mask] = colour[mask] * (1 - share) + np.array(mark, np.float32) * share
         solid |= mask
     inner = solid.copy()
     for axis in (0, 1):
@@ -213,16 +203,6 @@ def _paint(shapes: tuple[Shape, ...], style: Style, u: Grid, v: Grid) -> tuple[I
     outline = solid & ~inner
     colour[outline], alpha[outline] = _mix(COLOURS[style.colour], (20, 16, 24), 0.72), 1.0
     return colour, alpha
-
-
-def _cover(colour: Image, mask: Mask, style: Style, u: Grid, v: Grid) -> None:
-    pattern, mark = PATTERNS[style.pattern or ""]
-    if style.colour in ("white", "grey"):
-        mark = _ON_PALE.get(style.pattern or "", mark)
-    if style.colour == "black" and style.pattern in ("wooden", "straw"):
-        mark = (150, 112, 78)
-    share = pattern(u, v)[mask][:, None]
-    colour[mask] = colour[mask] * (1 - share) + np.array(mark or contrasting(style.colour), np.float32) * share
 
 
 def blit(image: Image, sprite: Sprite, x: int, y: int, top: int = 0, bottom: int = 1_000_000) -> None:
@@ -243,7 +223,8 @@ class Places:
     """Where another thing's base is placed, in pixels above this one's base."""
 
     on: float = 0
-    under: tuple[float, float] = (0, 0)  # width and height of the room under it
+    width: float = 0  # of the room under it
+    room: float = 0  # its height
     behind: float = 0  # the edge that hides the lower part of a thing behind it
     inside: float = 0
     rim: float | None = None  # the edge that hides the lower part of a thing in it; None: nothing is hidden
@@ -252,7 +233,7 @@ class Places:
 
 
 STEPS = 6  # pictures of a lid from shut to open
-SCALES = {"object": {"small": 0.72, "big": 1.32}, "furniture": {"small": 0.84, "big": 1.13}}
+SCALES = {True: {"small": 0.72, "big": 1.32}, False: {"small": 0.84, "big": 1.13}}  # of what is portable or not
 
 
 @dataclass(frozen=True)
@@ -265,20 +246,16 @@ class Look:
 
     @cached_property
     def scale(self) -> float:
-        kind = "furniture" if NOUNS[self.noun].bulk > 2 else "object"
-        return SCALES[kind].get(self.size or "", 1.0)
+        return SCALES[NOUNS[self.noun].portable].get(self.size or "", 1.0)
 
     @cached_property
     def places(self) -> Places:
-        known, scale = DRAWINGS["places"].get(self.noun, {}), self.scale
-        scaled = {name: value * scale for name, value in known.items() if name != "under"}
-        width, height = known.get("under", (0, 0))
-        return Places(under=(width * scale, height * scale), **scaled)
+        return Places(**{name: it * self.scale for name, it in DRAWINGS["places"].get(self.noun, {}).items()})
 
     @cached_property
     def reach(self) -> tuple[float, float, float]:
         """Pixels to the left, to the right and above the anchor, if shut."""
-        left, _, right, top = extent(_shapes(self.noun, 0))
+        left, _, right, top = extent(parse(DRAWINGS["things"][self.noun]))
         return -left * self.scale, right * self.scale, top * self.scale
 
     @cached_property
@@ -288,15 +265,8 @@ class Look:
 
 
 @cache
-def _shapes(noun: str, step: int) -> tuple[Shape, ...]:
-    if noun in DRAWINGS["lidded"]:
-        return between(*DRAWINGS["lidded"][noun], step / STEPS)
-    return parse((DRAWINGS["objects"] | DRAWINGS["furniture"])[noun])
-
-
-@cache
 def _badge(modifier: str, noun: str) -> tuple[Shape, ...]:
-    left, _, right, top = extent(_shapes(noun, 0))
+    left, _, right, top = extent(parse(DRAWINGS["things"][noun]))
     share = min(1.0, (right - left) / 11, top / 9)
     shapes = parse(DRAWINGS["badges"][modifier])
     return tuple(shape.mapped(lambda u, v: (u * share, v * share + top * 0.46), share) for shape in shapes)
@@ -304,33 +274,35 @@ def _badge(modifier: str, noun: str) -> tuple[Shape, ...]:
 
 def picture(look: Look, opened: float = 0.0, *, angle: float = 0.0, squeeze: float = 1.0) -> Sprite:
     """Return the picture of a thing; `opened` is 0 (shut, off) to 1 (open, lit)."""
-    shapes = _shapes(look.noun, round(opened * STEPS))
+    shapes = parse(DRAWINGS["things"][look.noun], round(opened * STEPS) / STEPS)
     if look.modifier in DRAWINGS["badges"]:
         shapes += _badge(look.modifier, look.noun)
     return draw(shapes, look.style, scale=look.scale, angle=angle, squeeze=squeeze)
 
 
-def _tint(image: Image, rows: slice, share: float, step: int, columns: int = 0, *, staggered: bool = False) -> None:
-    part = image[rows]
-    part[::step] *= share
-    for i, top in enumerate(range(0, part.shape[0], step)):
-        shift = columns // 2 if staggered and i % 2 else 0
-        if columns:
-            part[top : top + step, shift::columns] *= share
-
-
-def _floor(image: Image, place: str) -> None:
-    floor = slice(WALL, SIDE)
-    rows, columns = np.mgrid[0 : SIDE - WALL, 0:SIDE]
-    if place in ("bathroom", "kitchen"):
-        image[floor][((rows // 10 + columns // 10) % 2).astype(bool)] *= 0.95
-    elif place in ("bedroom", "hallway"):
-        _tint(image, floor, 0.93, 9, 32, staggered=True)
-    elif place == "garden":
-        blades = ((rows * 7 + columns * 13) % 31 < 2) & (columns % 3 == 0)
-        image[floor][blades] *= 0.88
-    elif place == "office":
-        image[floor][((rows + columns) % 4 == 0)] *= 0.965
+# patterns of walls and floors: the first and last row, the points at a row and column from there, and their brightness
+Tiling = tuple[int, int, Callable[[npt.NDArray[np.int_], npt.NDArray[np.int_]], Mask], float]
+_CHECKS: Tiling = (WALL, SIDE, lambda row, column: (row // 10 + column // 10) % 2 == 1, 0.95)
+_BOARDS: tuple[Tiling, ...] = (
+    (WALL, SIDE, lambda row, column: row % 9 == 0, 0.93),
+    (WALL, SIDE, lambda row, column: (column - 16 * (row // 9 % 2)) % 32 == 0, 0.93),
+)
+TILINGS: dict[str, tuple[Tiling, ...]] = {
+    "bathroom": (
+        (0, WALL, lambda row, column: row % 8 == 0, 0.955),
+        (0, WALL, lambda row, column: column % 8 == 0, 0.955),
+        _CHECKS,
+    ),
+    "kitchen": (_CHECKS,),
+    "bedroom": _BOARDS,
+    "hallway": (
+        (0, 1, lambda row, column: row == 0, 0.97),
+        (0, 38, lambda row, column: column % 10 == 0, 0.97),
+        *_BOARDS,
+    ),
+    "garden": ((WALL, SIDE, lambda row, column: ((row * 7 + column * 13) % 31 < 2) & (column % 3 == 0), 0.88),),
+    "office": ((WALL, SIDE, lambda row, column: (row + column) % 4 == 0, 0.965),),
+}
 
 
 @cache
@@ -338,11 +310,8 @@ def background(place: str) -> Image:
     wall, floor = DRAWINGS["walls"][place]
     image = np.empty((SIDE, SIDE, 3), np.float32)
     image[:WALL], image[WALL:] = wall, floor
-    if place == "bathroom":
-        _tint(image, slice(0, WALL), 0.955, 8, 8)
-    if place == "hallway":
-        _tint(image, slice(0, 38), 0.97, 100, 10)
-    _floor(image, place)
+    for first, last, pattern, brightness in TILINGS.get(place, ()):
+        image[first:last][pattern(*np.mgrid[: last - first, :SIDE])] *= brightness
     blit(image, draw(parse(DRAWINGS["decor"][place]), Style("grey", opacity=0.5)), 0, 0)
     if place == "garden":
         image[WALL - 5 : WALL] = (138, 182, 116)
@@ -353,9 +322,7 @@ def background(place: str) -> Image:
 
 HEIGHTS = {"man": 41.0, "woman": 39.0, "boy": 31.0, "girl": 31.0, "robot": 38.0}  # pixels
 DRAWN = 40.0  # height of an agent in the drawings
-ARM = 16.0
-SHOULDER = 25.0
-HIP = 13.0
+ARM, SHOULDER, HIP = 16.0, 25.0, 13.0  # length of an arm, heights
 Hands = tuple[tuple[int, int], tuple[int, int]]
 REST: Hands = ((-8, 12), (8, 12))
 _CHILD_HEAD = 1.18  # relative size of a child's head
@@ -387,34 +354,23 @@ class Posture:
 def _head(body: Body, view: str) -> tuple[Shape, ...]:
     if body.kind == "robot":
         return parse(DRAWINGS["robot_head"][view])
-    child = {"boy": "man", "girl": "woman"}
-    hair = DRAWINGS["hair"][f"{child.get(body.kind, body.kind)} {view}"]
+    adult = {"boy": "man", "girl": "woman"}.get(body.kind, body.kind)
+    hair = DRAWINGS["hair"][f"{adult} {view}"]
     shapes = parse(f"{DRAWINGS['head'][view]}; {hair}".format(skin=body.skin, hair=body.hair))
-    if body.kind not in child:
+    if body.kind == adult:
         return shapes
-
-    def grown(u: float, v: float) -> tuple[float, float]:
-        return u * _CHILD_HEAD, 27.5 + (v - 27.5) * _CHILD_HEAD
-
-    heads = [shape.mapped(grown, _CHILD_HEAD) for shape in shapes]
+    heads = [it.mapped(lambda u, v: (u * _CHILD_HEAD, 27.5 + (v - 27.5) * _CHILD_HEAD), _CHILD_HEAD) for it in shapes]
     return tuple(replace(it, numbers=tuple(round(number, 2) for number in it.numbers)) for it in heads)
 
 
 def _legs(body: Body, posture: Posture) -> str:
-    bare = body.kind in ("woman", "girl")
-    paint = "grey" if body.kind == "robot" else body.skin if bare else "dark"
-    if posture.sits == "floor":
-        feet = "e -13 13 2 2.4 black; e 13 13 2 2.4 black"
-        return f"l -3 {HIP} -12 {HIP - 1} 3.4 {paint}; l 3 {HIP} 12 {HIP - 1} 3.4 {paint}; {feet}"
+    bare = body.skin if body.kind in ("woman", "girl") else "dark"
+    paint = "grey" if body.kind == "robot" else bare
     if posture.sits:
-        return "; ".join(
-            f"l {side} {HIP} {side * 1.3} {HIP - 2} 3.6 {paint}; l {side * 1.3} {HIP - 2} {side * 1.3} 4 3.2 {paint};"
-            f"e {side * 1.4} 3.6 2.2 1.6 black"
-            for side in (-4, 4)
-        )
+        return str(DRAWINGS["legs"][posture.sits].format(paint=paint))
     legs = []
-    for side, angle in ((-1, posture.stride), (1, -posture.stride)):
-        swing = math.radians(angle + (posture.kick if side == 1 else 0))
+    for side, angle in ((-1, posture.stride), (1, posture.kick - posture.stride)):
+        swing = math.radians(angle)
         u, v = side * 2.7 + 12 * math.sin(swing), 13.5 - 12.5 * math.cos(swing)
         legs += [f"l {side * 2.7} {HIP} {u:.1f} {v + 1:.1f} 3.4 {paint}", f"e {u + 0.8:.1f} {v + 1:.1f} 2.4 1.5 black"]
     return "; ".join(legs)
@@ -423,11 +379,9 @@ def _legs(body: Body, posture: Posture) -> str:
 def _arm(side: int, hand: tuple[int, int], body: Body) -> str:
     shoulder = (side * 5.6, SHOULDER)
     du, dv = hand[0] - shoulder[0], hand[1] - shoulder[1]
-    length = max(math.hypot(du, dv), 1e-6)
-    share = min(1.0, ARM / length)
+    share = min(1.0, ARM / max(math.hypot(du, dv), 1e-6))
     u, v = shoulder[0] + du * share, shoulder[1] + dv * share
-    sleeve = "grey" if body.kind == "robot" else "dark"
-    palm = "black" if body.kind == "robot" else body.skin
+    sleeve, palm = ("grey", "black") if body.kind == "robot" else ("dark", body.skin)
     return f"l {shoulder[0]} {shoulder[1]} {u:.1f} {v:.1f} 2.6 {sleeve}; e {u:.1f} {v:.1f} 1.9 1.9 {palm}"
 
 

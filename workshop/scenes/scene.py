@@ -111,7 +111,7 @@ class Scene:
             y = base.y - places.on
             return Pose(x, y, y if target.noun == "rug" else base.depth + 0.2)
         if thing.relation == "under":
-            room = places.under[1]
+            room = places.room
             lies = thing.height > room and thing.height > 1.25 * thing.width
             y = base.y - 0.5 + ((thing.height - thing.width) / 2 if lies else 0)
             top = 0 if target.noun in ("tree", "ladder") else base.y - room
@@ -133,7 +133,7 @@ class Scene:
             return sign * (14.0 if thing.relation == "under" else 5 + 0.05 * thing.width) * target.look.scale
         if thing.relation == "in":
             return 0 if target.noun in _SHELVES else sign * target.width * (0.2 if target.large else 0.13)
-        room = target.look.places.under[0] if thing.relation == "under" else target.width * 0.84
+        room = target.look.places.width if thing.relation == "under" else target.width * 0.84
         return sign * max(min(room / 4, (room - thing.width) / 2), 0)
 
     def in_hands(self, person: Person, thing: Thing) -> Pose:
@@ -147,8 +147,10 @@ class Scene:
             level += 1
         return Pose(person.x + ahead + dx, person.y - level - person.lift + dy, depth)
 
-    def depth(self, person: Person) -> float:
-        return person.y if person.depth is None else person.depth
+    def depth(self, shown: Person | Thing) -> float:
+        if isinstance(shown, Thing):
+            return self.pose(shown).depth
+        return shown.y if shown.depth is None else shown.depth
 
     def ground(self, thing: Thing) -> float:
         while thing.relation not in (*FREE, "held"):

@@ -15,9 +15,9 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from workshop.scenes.animation import FPS, Frame, frame_count, paint, scenes_by_frame
 from workshop.scenes.drawing import COLOURS, HEIGHTS, SIDE
 from workshop.scenes.generate import data_set
+from workshop.scenes.render import FPS, Frame, frame_count, paint, scenes_by_frame
 from workshop.scenes.scene import Box, Person, Record, Scene, Thing, area, person_box, posture
 from workshop.scenes.script import Script, write_script
 from workshop.scenes.sentences import SentenceWriter
