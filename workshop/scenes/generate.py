@@ -102,10 +102,8 @@ def _describe_events(script: Script, accept: Acceptance, chance: random.Random, 
     return list(sentences.values())
 
 
-def annotated_videos(
-    count: int, accept: Acceptance, chance: random.Random, *, novel: bool = False
-) -> list[AnnotatedVideo]:
-    videos: list[AnnotatedVideo] = []
+def annotated_videos(count: int, accept: Acceptance, chance: random.Random, *, novel=False) -> list[AnnotatedVideo]:
+    videos = list[AnnotatedVideo]()
     for _ in range(600 * count):
         script = write_script(chance, novel=novel)
         sentences = _describe_events(script, accept, chance, novel=novel)
@@ -127,18 +125,9 @@ def word_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str, list[s
     return {pos: [lemma for _, lemma in group] for pos, group in groupby(fresh, key=itemgetter(0))}
 
 
-def _composition(
-    count: int, held: frozenset[Pair], seen: TrainingVocabulary, chance: random.Random
-) -> list[AnnotatedVideo]:
-    videos: list[AnnotatedVideo] = []
-    for i, kind in enumerate(TYPES):
-
-        def accept(sentence: Sentence, kind: str = kind) -> bool:
-            fresh = any(pair[0] == kind for pair in sentence.pairs & held) and sentence.pairs - held <= seen.pairs
-            return fresh and seen.words.issuperset(words_of(sentence.text))
-
-        videos += annotated_videos(count // len(TYPES) + (i < count % len(TYPES)), accept, chance)
-    return videos
+def _has_novel_pair(sentence: Sentence, kind: str, held: frozenset[Pair], seen: TrainingVocabulary) -> bool:
+    fresh = any(pair[0] == kind for pair in sentence.pairs & held) and sentence.pairs - held <= seen.pairs
+    return fresh and seen.words.issuperset(words_of(sentence.text))
 
 
 def _has_novel_word(sentence: Sentence, held: frozenset[Pair], seen: TrainingVocabulary) -> bool:
@@ -160,10 +149,13 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
         lambda it: it.pairs <= seen.pairs and it.text not in seen.texts and seen.words.issuperset(words_of(it.text)),
         chance,
     )
-    composition = _composition(counts["novel_composition"], held, seen, chance)
+    composition, count = list[AnnotatedVideo](), counts["novel_composition"]
+    for i, kind in enumerate(TYPES):
+        wanted = count // len(TYPES) + (i < count % len(TYPES))
+        composition += annotated_videos(wanted, lambda it, kind=kind: _has_novel_pair(it, kind, held, seen), chance)
     word = annotated_videos(counts["novel_word"], lambda it: _has_novel_word(it, held, seen), chance, novel=True)
-    for videos_of, label in ((composition, composition_label), (word, word_label)):
-        for video in videos_of:
+    for some, label in ((composition, composition_label), (word, word_label)):
+        for video in some:
             video.labels = [label(sentence, seen) for sentence in video.sentences]
     return {"train": train, "test_trivial": trivial, "novel_composition": composition, "novel_word": word}
 
@@ -171,21 +163,6 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
 VIDEOS = 440
 SEED = 2024
 LABELS = {"novel_composition": "novels", "novel_word": "news"}  # split -> key of its labels
-
-Splits = dict[str, dict[str, AnnotatedVideo]]
-
-
-def name_videos(splits: dict[str, list[AnnotatedVideo]], chance: random.Random) -> Splits:
-    """Give every video an id independent of its split; list in each event the sentences that describe it."""
-    count = sum(map(len, splits.values()))
-    numbers = list(range(1, count + 1))
-    chance.shuffle(numbers)
-    named = {split: {f"S{numbers.pop():04d}": video for video in videos} for split, videos in splits.items()}
-    for video in (video for videos in splits.values() for video in videos):
-        for index, sentence in enumerate(video.sentences):
-            for event in sentence.events:
-                video.script.events[event].sentences.append(index)
-    return named
 
 
 def annotation(video: AnnotatedVideo, split: str) -> dict[str, Any]:
@@ -195,15 +172,22 @@ def annotation(video: AnnotatedVideo, split: str) -> dict[str, Any]:
 
 
 def data_set(videos: int = VIDEOS, seed: int = SEED) -> dict[str, str]:
+    """Return the content of each file; a video's id does not depend on its split."""
     chance = random.Random(seed)
-    splits = name_videos(make_splits(videos, chance), chance)
-    files = {}
-    for split, named in splits.items():
-        rows = [f"{json.dumps(vid)}: {json.dumps(annotation(video, split))}" for vid, video in sorted(named.items())]
-        files[f"{split}.json"] = "{" + ",\n".join(rows) + "}\n"
-    scripts = {vid: video.script.record(vid, split) for split, named in splits.items() for vid, video in named.items()}
-    lines = [json.dumps(script, separators=(",", ":")) for _, script in sorted(scripts.items())]
-    files["scripts.jsonl"] = "\n".join(lines) + "\n"
+    splits, files, scripts = make_splits(videos, chance), dict[str, str](), dict[str, str]()
+    numbers = list(range(1, sum(map(len, splits.values())) + 1))
+    chance.shuffle(numbers)
+    for split, several in splits.items():
+        rows = {}
+        for video in several:
+            vid = f"S{numbers.pop():04d}"
+            for index, sentence in enumerate(video.sentences):
+                for event in sentence.events:
+                    video.script.events[event].sentences.append(index)
+            rows[vid] = f"{json.dumps(vid)}: {json.dumps(annotation(video, split))}"
+            scripts[vid] = json.dumps(video.script.record(vid, split), separators=(",", ":"))
+        files[f"{split}.json"] = "{" + ",\n".join(rows[vid] for vid in sorted(rows)) + "}\n"
+    files["scripts.jsonl"] = "".join(f"{scripts[vid]}\n" for vid in sorted(scripts))
     return files
 
 

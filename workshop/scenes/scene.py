@@ -111,10 +111,9 @@ class Scene:
             y = base.y - places.on
             return Pose(x, y, y if target.noun == "rug" else base.depth + 0.2)
         if thing.relation == "under":
-            room = places.room
-            lies = thing.height > room and thing.height > 1.25 * thing.width
+            lies = thing.height > max(places.room, 1.25 * thing.width)
             y = base.y - 0.5 + ((thing.height - thing.width) / 2 if lies else 0)
-            top = 0 if target.noun in ("tree", "ladder") else base.y - room
+            top = 0 if target.noun in ("tree", "ladder") else base.y - places.room
             return Pose(x, y, base.depth + 0.2, top, angle=90.0 if lies else 0.0)
         if thing.relation == "behind":
             shown = _PEEK * thing.height
@@ -142,9 +141,7 @@ class Scene:
         if person.overhead:
             return Pose(person.x + dx, person.y - person.body.height - _OVERHEAD - person.lift + dy, depth)
         ahead = person.facing * (6.5 + thing.width * 0.32 - person.close)
-        level = person.body.height * (0.46 if thing.height < 15 else 0.34)
-        if person.posture.sits:
-            level += 1
+        level = person.body.height * (0.46 if thing.height < 15 else 0.34) + bool(person.posture.sits)
         return Pose(person.x + ahead + dx, person.y - level - person.lift + dy, depth)
 
     def depth(self, shown: Person | Thing) -> float:
@@ -162,10 +159,10 @@ class Scene:
         pose = self.pose(thing)
         if pose.hidden:
             return None
-        width, height = (thing.height, thing.width) if pose.angle else (thing.width, thing.height)
-        shift = (thing.height - thing.width) / 2 if pose.angle else 0
-        bottom = min(pose.y - shift, pose.bottom)
-        return (pose.x - width / 2, max(pose.y - shift - height, pose.top), pose.x + width / 2, bottom)
+        width, height, y = thing.width, thing.height, pose.y
+        if pose.angle:
+            width, height, y = height, width, y - (height - width) / 2
+        return (pose.x - width / 2, max(y - height, pose.top), pose.x + width / 2, min(y, pose.bottom))
 
     def take_slot(self, thing: Thing, relation: str, target: Thing, wanted: int) -> int:
         """Return the wanted slot (0 left, 1 right) if it is free and visible, otherwise the other one."""
@@ -262,7 +259,8 @@ def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: 
     return _freest(scene, thing, spots, wanted, 0.1, target.id)
 
 
-def _stand(scene: Scene, person: Person, spots: Iterable[Spot], seen: tuple[str, ...] = ()) -> Spot:
+def _stand(scene: Scene, person: Person, spots: Iterable[Spot], *seen: str) -> Spot:
+    """Return the spot that hides little, above all of what must be seen, and is near the agent."""
     others = [
         (box, name, name in scene.things and scene.pose(scene.things[name]).depth)
         for box, name in scene.boxes(person.id, person.holding or "")
@@ -293,13 +291,13 @@ def _clamped(spots: Iterable[Spot]) -> Iterator[Spot]:
 def stand_at(scene: Scene, person: Person, x: float, ground: float, half: float, *seen: str) -> Spot:
     """Return a spot at which to handle a thing at x, on either side of it."""
     spots = [(x + side * (half + 9 + out), ground + down) for side in (-1, 1) for out in (0, 3) for down in (2, 5, 9)]
-    return _stand(scene, person, _clamped(spots), seen)
+    return _stand(scene, person, _clamped(spots), *seen)
 
 
 def stand_behind(scene: Scene, person: Person, thing: Thing, x: float) -> Spot:
     """Return a spot at that x from which to push a thing, on its row or nearer to the front."""
     y = scene.pose(thing).y
-    return _stand(scene, person, _clamped((x, y + down) for down in (1, 4, 8, 14, 20)), (thing.id,))
+    return _stand(scene, person, _clamped((x, y + down) for down in (1, 4, 8, 14, 20)), thing.id)
 
 
 def stand_beyond(scene: Scene, person: Person, target: Thing) -> Spot:
@@ -315,7 +313,7 @@ def stand_by(scene: Scene, person: Person, target: Thing, apart: float) -> Spot:
     pose, ground = scene.pose(target), scene.ground(target)
     reach = target.width / 2 + 7 + apart
     spots = [(pose.x + side * reach, ground + down) for side in (-1, 1) for down in (1, 4)]
-    return _stand(scene, person, _clamped(spots), (target.id,))
+    return _stand(scene, person, _clamped(spots), target.id)
 
 
 def stand_free(scene: Scene, person: Person, wanted: float, spread: int = 8) -> Spot:

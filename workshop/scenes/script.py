@@ -1,7 +1,7 @@
 """Write scripts: the random events of a video, and their effects on the room."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -98,142 +98,133 @@ class Move:
     direction: str | None = None
 
 
-Moves = Iterator[Move]
+class _Moves:
+    """The moves of an agent in a room. Each action has a method that yields its moves."""
+
+    def __init__(self, room: Room, agent: Agent, action: str) -> None:
+        self.room, self.agent, self.action, self.items = room, agent, action, room.items.values()
+        self.held = room.items.get(agent.holding or "")
+        self.others = [other for other in room.agents.values() if other is not agent]
+        self.takers = [other for other in self.others if not other.holding and not other.seat]
+
+    def move(self, item: Item | None = None, relation: str | None = None, target: Any = None, way: str = "") -> Move:
+        target = target.id if isinstance(target, Item | Agent) else target
+        return Move(self.action, item.id if item else None, relation, target, way or None)
+
+    def places_for(self, item: Item) -> Iterator[Move]:
+        for relation in world.ACTIONS[self.action].relations:
+            where = "near" if relation == "to" else relation
+            yield from (self.move(item, relation, it) for it in self.items if self.room.holds(item, where, it))
+
+    def take(self) -> Iterator[Move]:
+        lifts = self.action == "lift"
+        for item in self.items:
+            light = item.kind.portable or (lifts and not item.kind.fixed)
+            able = light and (not lifts or "lift" in item.kind.affords)
+            if not self.held and able and self.room.free(item) and self.room.reachable(item):
+                source = ("from", item.at.target) if item.at.relation in ("on", "in") else ()
+                yield self.move(item, *source, way="" if self.action == "take" else "up")
+
+    pick = lift = take
+
+    def put(self) -> Iterator[Move]:
+        if self.held is None or (self.action == "throw" and "throw" not in self.held.kind.affords):
+            return
+        yield from self.places_for(self.held)
+        yield from (self.move(self.held, way=way) for way in world.ACTIONS[self.action].directions)
+        if self.action == "drop":
+            yield self.move(self.held, "on", world.FLOOR)
+        if self.action == "throw":
+            yield from (self.move(self.held, "to", other) for other in self.takers)
+
+    drop = throw = carry = put
+
+    def give(self) -> Iterator[Move]:
+        if self.held and self.held.kind.portable:
+            yield from (self.move(self.held, "to", other) for other in self.takers)
+
+    def push(self) -> Iterator[Move]:
+        for item in self.items:
+            able = not self.held and self.action in item.kind.affords
+            if able and self.room.free(item) and self.room.on_floor(item):
+                yield from self.places_for(item)
+                yield self.move(item, way="away")
+
+    pull = roll = kick = push
+
+    def close(self) -> Iterator[Move]:
+        for item in self.items:
+            hands = item.kind.fixed or not self.held
+            if item.open is (self.action == "close") and hands and self.room.reachable(item):
+                yield self.move(item)
+
+    open = close
+
+    def turn(self) -> Iterator[Move]:
+        yield from [self.move(it, way="off" if it.lit else "on") for it in self.items if it.lit is not None] * 4
+        yield self.move(way="around")
+        others = (item for item in self.items if item.kind.fixed and abs(item.at.x - self.agent.x) > 0.1)
+        yield from (self.move(relation="to", target=item) for item in others)
+
+    def shake(self) -> Iterator[Move]:
+        if self.held and self.action in self.held.kind.affords:
+            yield self.move(self.held)
+        if self.action == "wave" and not self.held:
+            yield self.move()
+            yield from (self.move(relation="at", target=other) for other in self.others)
+
+    wave = bounce = hug = shake
+
+    def spin(self) -> Iterator[Move]:
+        yield self.move(way="around")
+        for item in self.items:
+            shown = self.room.on_floor(item) or item.at.relation == "on"
+            if not self.held and self.action in item.kind.affords and shown and self.room.free(item):
+                yield self.move(item)
+
+    def walk(self) -> Iterator[Move]:
+        if self.held:
+            return
+        yield self.move(way="away")
+        yield self.move(relation="in", target=self.room.place)
+        if self.agent.near in self.room.items:
+            yield self.move(relation="from", target=self.agent.near, way="away")
+        for item in self.items:
+            if not item.kind.portable and self.room.reachable(item) and item.id != self.agent.near:
+                relations = ("to", "around", "behind") if "behind" in item.kind.affords else ("to",)
+                yield from (self.move(relation=relation, target=item) for relation in relations)
+
+    run = walk
+
+    def sit(self) -> Iterator[Move]:
+        for item in self.items:
+            if item.kind.portable or item.at.relation == "held":
+                continue
+            if "seat" in item.kind.affords and (item.noun == "rug" or self.room.free(item)):
+                yield self.move(relation="on", target=item, way="down")
+            elif item.kind.fixed and "seat" not in item.kind.affords:
+                yield from (self.move(relation=side, target=item, way="down") for side in ("near", "beside"))
+        yield self.move(relation="on", target=world.FLOOR, way="down")
+
+    def stand(self) -> Iterator[Move]:
+        yield self.move(relation="from", target=self.agent.seat, way="up")
+
+    def jump(self) -> Iterator[Move]:
+        yield self.move(way="up")
+        for item in self.items:
+            if "bouncy" in item.kind.affords and self.room.free(item):
+                yield self.move(relation="on", target=item)
+            if item.kind.portable and self.room.on_floor(item) and self.room.free(item):
+                yield self.move(relation="over", target=item)
 
 
-def _pick_up(room: Room, agent: Agent, action: str) -> Moves:
-    for item in room.items.values():
-        light = item.kind.portable or (action == "lift" and not item.kind.fixed)
-        able = action != "lift" or "lift" in item.kind.affords
-        if agent.holding or not (light and able and room.free(item) and room.reachable(item)):
-            continue
-        source = (item.at.relation, item.at.target) if item.at.relation in ("on", "in") else None
-        up = "up" if action != "take" else None
-        yield Move(action, item.id, "from" if source else None, source[1] if source else None, up)
-
-
-def _places_for(room: Room, item: Item, action: str) -> Iterator[tuple[str, str]]:
-    for relation in world.ACTIONS[action].relations:
-        where = "near" if relation == "to" else relation
-        yield from ((relation, other.id) for other in room.items.values() if room.holds(item, where, other))
-
-
-def _let_go(room: Room, agent: Agent, action: str) -> Moves:
-    item = room.items.get(agent.holding or "")
-    if item is None or (action == "throw" and "throw" not in item.kind.affords):
-        return
-    yield from (Move(action, item.id, *place) for place in _places_for(room, item, action))
-    yield from (Move(action, item.id, direction=direction) for direction in world.ACTIONS[action].directions)
-    if action == "drop":
-        yield Move(action, item.id, "on", world.FLOOR)
-    if action == "throw":
-        yield from (Move(action, item.id, "to", other.id) for other in _takers(room, agent))
-
-
-def _takers(room: Room, agent: Agent) -> list[Agent]:
-    others = [other for other in room.agents.values() if other is not agent]
-    return [other for other in others if not other.holding and not other.seat]
-
-
-def _give(room: Room, agent: Agent, action: str) -> Moves:
-    if agent.holding and room.items[agent.holding].kind.portable:
-        yield from (Move(action, agent.holding, "to", other.id) for other in _takers(room, agent))
-
-
-def _slide(room: Room, agent: Agent, action: str) -> Moves:
-    for item in room.items.values():
-        if agent.holding or action not in item.kind.affords or not (room.free(item) and room.on_floor(item)):
-            continue
-        yield from (Move(action, item.id, *place) for place in _places_for(room, item, action))
-        yield Move(action, item.id, direction="away")
-
-
-def _open_close(room: Room, agent: Agent, action: str) -> Moves:
-    for item in room.items.values():
-        hands = item.kind.fixed or not agent.holding
-        if item.open is (action == "close") and hands and room.reachable(item):
-            yield Move(action, item.id)
-
-
-def _turn(room: Room, agent: Agent, action: str) -> Moves:
-    lamps = [item for item in room.items.values() if item.lit is not None]
-    yield from [Move(action, item.id, direction="off" if item.lit else "on") for item in lamps] * 4
-    yield Move(action, direction="around")
-    others = [item.id for item in room.items.values() if item.kind.fixed and abs(item.at.x - agent.x) > 0.1]
-    yield from (Move(action, relation="to", target=other) for other in others)
-
-
-def _in_hand(room: Room, agent: Agent, action: str) -> Moves:
-    if agent.holding and action in room.items[agent.holding].kind.affords:
-        yield Move(action, agent.holding)
-    if action == "wave" and not agent.holding:
-        yield Move(action)
-        others = [other.id for other in room.agents.values() if other is not agent]
-        yield from (Move(action, relation="at", target=other) for other in others)
-
-
-def _spin(room: Room, agent: Agent, action: str) -> Moves:
-    yield Move(action, direction="around")
-    for item in room.items.values():
-        shown = room.on_floor(item) or item.at.relation == "on"
-        if not agent.holding and action in item.kind.affords and shown and room.free(item):
-            yield Move(action, item.id)
-
-
-def _go(room: Room, agent: Agent, action: str) -> Moves:
-    if agent.holding:
-        return
-    yield Move(action, direction="away")
-    yield Move(action, relation="in", target=room.place)
-    if agent.near in room.items:
-        yield Move(action, relation="from", target=agent.near, direction="away")
-    for item in room.items.values():
-        if not item.kind.portable and room.reachable(item) and item.id != agent.near:
-            yield Move(action, relation="to", target=item.id)
-            roles = ("around", "behind") if "behind" in item.kind.affords else ()
-            yield from (Move(action, relation=relation, target=item.id) for relation in roles)
-
-
-def _sit(room: Room, agent: Agent, action: str) -> Moves:
-    for item in room.items.values():
-        if item.kind.portable or item.at.relation == "held":
-            continue
-        if "seat" in item.kind.affords and (item.noun == "rug" or room.free(item)):
-            yield Move(action, relation="on", target=item.id, direction="down")
-        elif item.kind.fixed and "seat" not in item.kind.affords:
-            yield from (Move(action, relation=side, target=item.id, direction="down") for side in ("near", "beside"))
-    yield Move(action, relation="on", target=world.FLOOR, direction="down")
-
-
-def _stand(room: Room, agent: Agent, action: str) -> Moves:
-    yield Move(action, relation="from", target=agent.seat, direction="up")
-
-
-def _jump(room: Room, agent: Agent, action: str) -> Moves:
-    yield Move(action, direction="up")
-    for item in room.items.values():
-        if "bouncy" in item.kind.affords and room.free(item):
-            yield Move(action, relation="on", target=item.id)
-        if item.kind.portable and room.on_floor(item) and room.free(item):
-            yield Move(action, relation="over", target=item.id)
-
-
-_MOVES: dict[str, Callable[[Room, Agent, str], Moves]] = {
-    **dict.fromkeys(("take", "pick", "lift"), _pick_up),
-    **dict.fromkeys(("put", "drop", "throw", "carry"), _let_go),
-    **dict.fromkeys(("push", "pull", "roll", "kick"), _slide),
-    **dict.fromkeys(("open", "close"), _open_close),
-    **dict.fromkeys(("shake", "wave", "bounce", "hug"), _in_hand),
-    **dict.fromkeys(("walk", "run"), _go),
-    **{"give": _give, "turn": _turn, "spin": _spin, "sit": _sit, "stand": _stand, "jump": _jump},
-}
 SEATED = ("stand", "shake", "wave", "hug")  # actions of a sitting agent
 
 
 def possible_moves(room: Room, agent: Agent, action: str) -> list[Move]:
     if (agent.seat is not None and action not in SEATED) or (action == "stand" and agent.seat is None):
         return []
-    return list(_MOVES[action](room, agent, action))
+    return list(getattr(_Moves(room, agent, action), action)())
 
 
 MOVING = ("take", "pick", "lift", "put", "drop", "throw", "carry", "give", "push", "pull", "roll", "kick")
@@ -363,7 +354,7 @@ def _item(item: Item) -> dict[str, Any]:
 
 class _ScriptWriter:
     def __init__(self, chance: random.Random, *, novel: bool) -> None:
-        self.chance = chance
+        self.chance, self.novel = chance, novel
         self.most = chance.choice((1, 2, 3, 3, 4, 4, 4, 5, 5))
         self.room = new_room(chance, novel=novel)
         self.first = deepcopy(self.room)
@@ -371,7 +362,6 @@ class _ScriptWriter:
         self.events: list[Event] = []
         self.done: set[tuple[str, str | None]] = set()
         self.actions = [name for name in world.ACTIONS if novel or name not in world.NOVEL_ACTIONS]
-        self.novel = novel
 
     def choose(self, agent: Agent, actions: list[str]) -> Move | None:
         """Return a possible move that is unlike all events of this video, or None."""

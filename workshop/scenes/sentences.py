@@ -84,8 +84,7 @@ class SentenceWriter:
         clause = Clause(opening)
         if subject:
             self._subject(clause, event.agent, bare=form == "gerund")
-        if form == "progressive":
-            clause.words.append("is")
+        clause.words += ["is"] if form == "progressive" else []
         self._predicate(clause, event, third_person if form == "third" else gerund)
         return clause
 
@@ -99,12 +98,11 @@ class SentenceWriter:
         clause.add("NOUN", word)
 
     def _predicate(self, clause: Clause, event: Event, inflect: Callable[[str], str]) -> None:
-        move, action = event.move, world.ACTIONS[event.move.action]
-        novel_verbs = world.NOVEL_VERBS.get(move.action, ()) if self.novel else ()
-        verb = self.chance.choice((*action.verbs, *novel_verbs))
+        novel_verbs = world.NOVEL_VERBS.get(event.move.action, ()) if self.novel else ()
+        verb = self.chance.choice((*world.ACTIONS[event.move.action].verbs, *novel_verbs))
         manner = event.manner if event.manner and self.maybe(0.8) else None
         early = manner is not None and self.maybe(0.5)
-        if manner and early:
+        if early:
             self._adverb(clause, verb, manner)
         clause.add("VERB", verb, inflect(verb))
         self._arguments(clause, event, verb)
@@ -177,10 +175,8 @@ class SentenceWriter:
         kinds = ["size", "colour", "colour", "material"]
         self.chance.shuffle(kinds)
         chosen = {*kinds[:count], *(["colour"] if self.nouns[item.noun] > 1 else [])}
-        size = None
-        if item.size and self.novel and item.size in world.NOVEL_SIZE_WORDS and self.maybe(0.8):
-            size = world.NOVEL_SIZE_WORDS[item.size]
-        elif item.size:
+        size = world.NOVEL_SIZE_WORDS.get(item.size or "") if self.novel else None
+        if item.size and not (size and self.maybe(0.8)):
             size = self.chance.choice(world.SIZE_WORDS[item.size])
         words = {"size": size, "colour": item.colour, "material": item.material}
         return [word for kind, word in words.items() if kind in chosen and word]

@@ -41,7 +41,7 @@ class Action:
 
     verbs: Words
     seconds: float
-    manners: Words
+    manners: Words = ("slowly", "quickly", "gently", "suddenly", "carefully")
     relations: Words = ()
     directions: Words = ()
     bare: bool = True  # whether the verb may have no direction and no target
@@ -57,8 +57,7 @@ FURNITURE = {noun: _load(Noun, row) for noun, row in WORLD["furniture"].items()}
 NOUNS = OBJECTS | FURNITURE
 ACTIONS = {action: _load(Action, row) for action, row in WORLD["actions"].items()}
 PLACES, MANNERS, OWN_COLOURS = WORLD["places"], WORLD["manners"], WORLD["own_colours"]
-AGENTS = {kind: tuple(words) for kind, words in WORLD["agents"].items()}
-NOVEL_VERBS = {action: tuple(verbs) for action, verbs in WORLD["novel_verbs"].items()}
+AGENTS, NOVEL_VERBS = WORLD["agents"], WORLD["novel_verbs"]
 KEPT_COLD = frozenset(("apple", "bottle", "bowl", "can", "jar", "plate", "lemon"))  # things for a fridge
 
 COLOURS = ("red", "blue", "green", "yellow", "white", "black", "brown", "orange", "pink", "grey")
@@ -85,7 +84,7 @@ def fits(noun: str, relation: str, target: str) -> bool:
 
 def colours_of(noun: str, *, novel: bool = False) -> Words:
     if noun in OWN_COLOURS:
-        return OWN_COLOURS[noun]
+        return tuple(OWN_COLOURS[noun])
     palette = COLOURS if noun in OBJECTS else FURNITURE_COLOURS
     return (*palette, *[NOVEL_COLOUR] * (len(palette) // 4)) if novel else palette
 
@@ -127,9 +126,8 @@ def gerund(verb: str) -> str:
     if verb.endswith("e"):
         return verb[:-1] + "ing"
     one_vowel = sum(letter in VOWELS for letter in verb) == 1
-    if one_vowel and verb[-2] in VOWELS and verb[-1] not in VOWELS + "wxy":
-        return verb + verb[-1] + "ing"
-    return verb + "ing"
+    doubles = one_vowel and verb[-2] in VOWELS and verb[-1] not in VOWELS + "wxy"
+    return verb + doubles * verb[-1] + "ing"
 
 
 BESIDE, NEAR = 0.06, 0.09  # distances from a thing's middle; the room has width 1
