@@ -12,6 +12,7 @@ from workshop.scenes.world import NOUNS
 
 Motion = Generator[None, float, None]  # starts when its phase begins, and gets shares (0 to 1) of the phase
 Phase = tuple[float, Motion]  # relative duration
+Action = Generator[list[Phase | float] | None, float, None]  # a motion that first yields the phases around it
 
 _WAIT = 0.4  # share of the time before a sudden action
 RATES = {"slowly": 0.55, "carefully": 0.8, "gently": 0.9, "quickly": 2.8, "suddenly": 2.2}  # relative
@@ -82,7 +83,11 @@ def fly(
 
 
 class Event:
-    """An event of a script in its scene. Each action has a method that returns its phases, or its only motion."""
+    """An event of a script in its scene.
+
+    Each action has a method: up to its first `yield` it runs when the event starts. It yields the phases: those with
+    their own motion, and the relative duration of the phase that the rest of the method is the motion of.
+    """
 
     def __init__(self, scene: Scene, record: Record) -> None:
         self.scene, self.record, self.manner = scene, record, record["manner"]
@@ -90,8 +95,9 @@ class Event:
         self.person = scene.people[record["agent"]]
         self.thing, self.target = (scene.things.get(record[role]) for role in ("object", "target"))
         self.start, self.end = record["start"], record["end"]
-        phases: list[Phase] | Motion = getattr(self, self.action)()
-        self.phases, self._begun = phases if isinstance(phases, list) else [(1.0, phases)], -1
+        action: Action = getattr(self, self.action)()
+        self.phases = [phase if isinstance(phase, tuple) else (phase, action) for phase in next(action)]
+        self._begun = -1
 
     def show(self, now: float) -> None:
         """Update the scene to a time, in seconds of the video, no earlier than the last one."""
@@ -164,12 +170,8 @@ class Event:
         spot = layout.stand_at(self.scene, self.person, pose.x, ground, half, thing.id, holder)
         return self.walk_to(spot, look=pose.x)
 
-    def take(self) -> list[Phase]:
-        return [self.approach(), (1.3, self._taking())]
-
-    pick = lift = take
-
-    def _taking(self) -> Motion:
+    def take(self) -> Action:
+        yield [self.approach(), 1.3]
         thing, person, start = self.thing, self.person, self.face_thing()
         person.overhead = self.action == "lift"
         arc = 4 if thing.relation == "in" else 0
@@ -180,6 +182,8 @@ class Event:
             person.reach = (pose.x, pose.y - thing.grip)
         thing.relation, thing.target, person.holding = "held", person.id, thing.id
         self.land()
+
+    pick = lift = take
 
     def _release(self) -> tuple[Pose, Pose]:
         """Let go of the object; return its poses now and at its destination."""
@@ -206,20 +210,16 @@ class Event:
             seen = [target.id, target.target if target.relation in ("in", "on") else target.id]
         return self.walk_to(layout.stand_at(scene, self.person, x, ground, half, *seen), look=end.x)
 
-    def put(self) -> list[Phase]:
-        return [self._come_near(), (1.5, self._putting())]
-
-    def _putting(self) -> Motion:
+    def put(self) -> Action:
+        yield [self._come_near(), 1.5]
         start, end = self._release()
         face(self.person, end.x)
         while (share := (yield)) < 1:
             fly(self.thing, start, end, share, arc=5, person=self.person)
         self.land()
 
-    def drop(self) -> list[Phase]:
-        return [self._come_near(), (1.0, self._dropping())]
-
-    def _dropping(self) -> Motion:
+    def drop(self) -> Action:
+        yield [self._come_near(), 1.0]
         start, end = self._release()
         face(self.person, end.x)
         above = Pose(end.x, min(start.y, end.y - _FALL), max(start.depth, end.depth))
@@ -232,8 +232,9 @@ class Event:
             share = yield
         self.land()
 
-    def throw(self) -> Motion:
+    def throw(self) -> Action:
         self.destination(self._aim())
+        yield [1.0]
         person, height, (start, end) = self.person, self.person.body.height, self._release()
         face(person, end.x)
         high = {"up": 62.0, "down": 0.0}.get(self.direction, 26 + 0.18 * abs(end.x - start.x))
@@ -248,15 +249,13 @@ class Event:
             share = yield
         self.land()
 
-    def give(self) -> list[Phase]:
+    def give(self) -> Action:
         other = self.scene.people[self.record["target"]]
         self.destination(0)
         side = 1 if self.person.x > other.x else -1
         if not _AWAY <= other.x + side * _AWAY <= SIDE - _AWAY:
             side = -side
-        return [self.walk_to((other.x + side * _AWAY, other.y), look=other.x), (1.5, self._giving(other))]
-
-    def _giving(self, other: Person) -> Motion:
+        yield [self.walk_to((other.x + side * _AWAY, other.y), look=other.x), 1.5]
         face(other, self.person.x)
         face(self.person, other.x)
         start, _ = self._release()
@@ -264,27 +263,24 @@ class Event:
             fly(self.thing, start, self.scene.in_hands(other, self.thing), share, person=self.person)
         self.land()
 
-    def carry(self) -> list[Phase]:
+    def carry(self) -> Action:
         target, scene, person = self.target, self.scene, self.person
         if target is None:
-            return [self.walk_to(layout.far_side(scene, person, self.record["agent_x"][1] * SIDE))]
-        if self.relation == "behind":
-            return [self.walk_to(layout.stand_beyond(scene, person, target))]
-        apart = {"near": 13.0, "beside": 1.0}.get(self.relation, 5.0)
-        return [self.walk_to(layout.stand_by(scene, person, target, apart), look=scene.pose(target).x)]
+            yield [self.walk_to(layout.far_side(scene, person, self.record["agent_x"][1] * SIDE))]
+        elif self.relation == "behind":
+            yield [self.walk_to(layout.stand_beyond(scene, person, target))]
+        else:
+            apart = {"near": 13.0, "beside": 1.0}.get(self.relation, 5.0)
+            yield [self.walk_to(layout.stand_by(scene, person, target, apart), look=scene.pose(target).x)]
 
-    def push(self) -> list[Phase]:
+    def push(self) -> Action:
         thing = self.thing
         start, end = self.scene.pose(thing), self.destination(self.record["destination"]["x"] * SIDE)
         way = 1 if end.x >= start.x else -1
         apart = (way if self.action == "pull" else -way) * (thing.width / 2 + 9)
         spot = layout.stand_behind(self.scene, self.person, thing, start.x + apart)
         length = math.dist((start.x, start.y), (end.x, end.y))
-        return [self.walk_to(spot, look=start.x), (1.2 + length / 80, self._moving(start, end, apart))]
-
-    pull = roll = kick = push
-
-    def _moving(self, start: Pose, end: Pose, apart: float) -> Motion:
+        yield [self.walk_to(spot, look=start.x), 1.2 + length / 80]
         face(self.person, start.x)
         if self.action == "roll":
             yield from self._rolling(start, end)
@@ -294,6 +290,8 @@ class Event:
             yield from self._pushing(start, end, apart)
         self.land()
         self.settle()
+
+    pull = roll = kick = push
 
     def _pushing(self, start: Pose, end: Pose, apart: float) -> Motion:
         thing, person, ground, share = self.thing, self.person, self.person.y, 0.0
@@ -327,12 +325,8 @@ class Event:
                 fly(self.thing, start, end, off, way=1 - (1 - off) ** 2, arc=9)
         self.person.change(kick=0)
 
-    def close(self) -> list[Phase]:
-        return [self.approach(), (1.4, self._closing())]
-
-    open = close
-
-    def _closing(self) -> Motion:
+    def close(self) -> Action:
+        yield [self.approach(), 1.4]
         thing, person, pose, share = self.thing, self.person, self.face_thing(), 0.0
         while share < 1:
             share = yield
@@ -342,43 +336,19 @@ class Event:
             person.reach = (pose.x + (out if person.x > pose.x else -out), pose.y - thing.height * 0.5)
         person.reach = None
 
-    def turn(self) -> list[Phase]:
+    open = close
+
+    def turn(self) -> Action:
+        person = self.person
         if self.direction in ("on", "off"):
-            return [self.approach(), (1.2, self._switching())]
-        return [(1.2, self._turning(0.5) if self.direction == "around" else self._turning_to())]
-
-    def _switching(self) -> Motion:
-        pose, share = self.face_thing(), 0.0
-        while share < 1:
-            share = yield
-            self.person.reach = (pose.x, pose.y - self.thing.height * 0.7)
-            if share > 0.5:
-                self.thing.opened = float(self.direction == "on")
-        self.person.reach = None
-
-    def spin(self) -> list[Phase]:
-        if self.thing is None:
-            return [(2.0, self._turning(max(self.repetitions(1.0), 2)))]
-        return [self.approach(), (2.0, self._spinning())]
-
-    def _spinning(self) -> Motion:
-        thing, pose, turn = self.thing, self.face_thing(), self.oscillation(0.7)
-        while (share := (yield)) < 1:
-            thing.squeeze = max(1 - abs(turn(share)) * 0.75, 0.25)
-            self.person.reach = (pose.x, pose.y - thing.height * 0.6) if share < 0.2 else None
-        thing.squeeze, self.person.reach = 1.0, None
-
-    def _turning(self, times: float) -> Motion:
-        person, share = self.person, 0.0
-        start = _VIEWS.index((person.posture.view, person.facing if person.posture.view == "side" else 1))
-        while share < 1:
-            share = yield
-            view, facing = _VIEWS[round(start + 4 * times * share) % 4]
-            person.change(view=view)
-            person.facing = facing if view == "side" else person.facing
-
-    def _turning_to(self) -> Motion:
-        person, x = self.person, self.scene.pose(self.target).x
+            yield [self.approach(), 1.2]
+            yield from self._switching()
+            return
+        yield [1.0]
+        if self.direction == "around":
+            yield from self._turning(0.5)
+            return
+        x = self.scene.pose(self.target).x
         while (share := (yield)) < 0.5:
             if share > 0:
                 person.change(view="front")
@@ -389,14 +359,39 @@ class Event:
             share = yield
         person.reach = None
 
-    def shake(self) -> Motion:
-        return self._swinging(1.7, 4.5, 0.0)
+    def _switching(self) -> Motion:
+        pose, share = self.face_thing(), 0.0
+        while share < 1:
+            share = yield
+            self.person.reach = (pose.x, pose.y - self.thing.height * 0.7)
+            if share > 0.5:
+                self.thing.opened = float(self.direction == "on")
+        self.person.reach = None
 
-    def wave(self) -> Motion:
+    def _turning(self, times: float) -> Motion:
+        person, share = self.person, 0.0
+        start = _VIEWS.index((person.posture.view, person.facing if person.posture.view == "side" else 1))
+        while share < 1:
+            share = yield
+            view, facing = _VIEWS[round(start + 4 * times * share) % 4]
+            person.change(view=view)
+            person.facing = facing if view == "side" else person.facing
+
+    def spin(self) -> Action:
         if self.thing is None:
-            return self._waving()
-        self.person.overhead = True
-        return self._swinging(1.0, 12, 5.0)
+            yield [1.0]
+            yield from self._turning(max(self.repetitions(1.0), 2))
+            return
+        yield [self.approach(), 2.0]
+        thing, pose, turn = self.thing, self.face_thing(), self.oscillation(0.7)
+        while (share := (yield)) < 1:
+            thing.squeeze = max(1 - abs(turn(share)) * 0.75, 0.25)
+            self.person.reach = (pose.x, pose.y - thing.height * 0.6) if share < 0.2 else None
+        thing.squeeze, self.person.reach = 1.0, None
+
+    def shake(self) -> Action:
+        yield [1.0]
+        yield from self._swinging(1.7, 4.5, 0.0)
 
     def _swinging(self, rate: float, across: float, down: float) -> Motion:
         side = self.oscillation(rate)
@@ -404,8 +399,13 @@ class Event:
             self.person.offset = (across * side(share), down * abs(side(share)))
         self.person.offset, self.person.overhead = (0, 0), False
 
-    def _waving(self) -> Motion:
+    def wave(self) -> Action:
         person, side, other = self.person, self.oscillation(1.1), self.scene.people.get(self.record["target"])
+        person.overhead = self.thing is not None
+        yield [1.0]
+        if self.thing is not None:
+            yield from self._swinging(1.0, 12, 5.0)
+            return
         if other is not None:
             face(person, other.x)
         elif not person.posture.sits:
@@ -415,7 +415,8 @@ class Event:
             person.change(hands=((-8, 12), raised))
         person.change(hands=REST)
 
-    def bounce(self) -> Motion:
+    def bounce(self) -> Action:
+        yield [1.0]
         person, start, times = self.person, self.scene.pose(self.thing), self.repetitions(1.0)
         deep = person.y - start.y
         while (share := (yield)) < 1:
@@ -424,7 +425,8 @@ class Event:
             person.reach = (person.x + person.facing * 12, start.y - 6 + 4 * (1 - up))
         person.offset, person.reach = (0, 0), None
 
-    def hug(self) -> Motion:
+    def hug(self) -> Action:
+        yield [1.0]
         person, side = self.person, self.oscillation(0.7)
         while (share := (yield)) < 1:
             near = min(share / 0.25, 1, (1 - share) / 0.15)
@@ -433,21 +435,28 @@ class Event:
         person.close, person.offset = 0, (0, 0)
         person.change(lean=0)
 
-    def jump(self) -> list[Phase]:
-        scene, person, target = self.scene, self.person, self.target
+    def jump(self) -> Action:
+        scene, person, target, floor, times = self.scene, self.person, self.target, 0.0, self.repetitions(0.9)
         if target is None:
-            return [(1.4, self._hopping(0, self.repetitions(0.9)))]
-        pose = scene.pose(target)
-        if self.relation == "over":
-            side, reach = -1 if person.x < pose.x else 1, target.width / 2 + 13
-            if not 8 <= pose.x - side * reach <= SIDE - 8:
+            yield [1.0]
+        elif self.relation == "over":
+            x, y, reach = scene.pose(target).x, scene.pose(target).y + 1, target.width / 2 + 13
+            side = -1 if person.x < x else 1
+            if not 8 <= x - side * reach <= SIDE - 8:
                 side = -side
-            first, second = (pose.x + side * reach, pose.y + 1), (pose.x - side * reach, pose.y + 1)
-            return [self.walk_to(first, look=pose.x), (1.2, self._leaping(second, 0, high=target.height + 8))]
-        spot = layout.stand_at(scene, person, pose.x, scene.ground(target), target.width / 2 - 8, target.id)
-        seat, times = target.look.places.seat, self.repetitions(0.6)
-        up, hops = (0.6, self._leaping((pose.x, pose.y), seat)), (1.2, self._hopping(seat, times))
-        return [self.walk_to(spot, look=pose.x), up, hops]
+            yield [self.walk_to((x + side * reach, y), look=x), 1.2]
+            yield from self._leaping((x - side * reach, y), 0, high=target.height + 8)
+            return
+        else:
+            pose, floor, times = scene.pose(target), target.look.places.seat, self.repetitions(0.6)
+            spot = layout.stand_at(scene, person, pose.x, scene.ground(target), target.width / 2 - 8, target.id)
+            yield [self.walk_to(spot, look=pose.x), (0.6, self._leaping((pose.x, pose.y), floor)), 1.2]
+        while (share := (yield)) < 1:
+            phase = share * times % 1
+            person.lift = floor + _HOP * 4 * phase * (1 - phase)
+            person.change(hands=((-12, 34), (12, 34)) if phase > 0.12 and not person.holding else REST)
+        person.lift = floor
+        person.change(hands=REST)
 
     def _leaping(self, to: Spot, onto: float, *, high: float = 10) -> Motion:
         person, x, y, share = self.person, self.person.x, self.person.y, 0.0
@@ -459,16 +468,7 @@ class Event:
             person.depth = max(y, to[1]) + 0.6
             person.change(stride=40 if 0.1 < share < 0.9 else 0)
 
-    def _hopping(self, floor: float, times: int) -> Motion:
-        person = self.person
-        while (share := (yield)) < 1:
-            phase = share * times % 1
-            person.lift = floor + _HOP * 4 * phase * (1 - phase)
-            person.change(hands=((-12, 34), (12, 34)) if phase > 0.12 and not person.holding else REST)
-        person.lift = floor
-        person.change(hands=REST)
-
-    def sit(self) -> list[Phase]:
+    def sit(self) -> Action:
         scene, person, target = self.scene, self.person, self.target
         scale, where, depth = person.body.height / DRAWN, "floor", None
         lift = -10.5 * scale
@@ -481,10 +481,8 @@ class Event:
             spot = (pose.x, scene.ground(target) + 2)
             if target.noun != "rug":
                 where, lift, depth = "seat", target.look.places.seat - HIP * scale + 2, pose.y + 0.6
-        return [self.walk_to(spot), (1.2, self._sitting(where, lift, depth))]
-
-    def _sitting(self, where: str, lift: float, depth: float | None) -> Motion:
-        person, share = self.person, 0.0
+        yield [self.walk_to(spot), 1.2]
+        share = 0.0
         person.change(view="front")
         while share < 1:
             share = yield
@@ -492,7 +490,8 @@ class Event:
             person.change(sits=where if down else None, crouch=0 if down else round(14 * share))
             person.lift, person.depth = lift * (share if down else 0), depth if down else None
 
-    def stand(self) -> Motion:
+    def stand(self) -> Action:
+        yield [1.0]
         person, sits, share = self.person, self.person.posture.sits, 0.0
         lift, depth, y = person.lift, person.depth, person.y
         while share < 1:
@@ -502,23 +501,25 @@ class Event:
             person.lift, person.depth = 0 if up else lift * (1 - share), None if up else depth
             person.y = y + (4 if sits == "seat" else 0) * share
 
-    def walk(self) -> list[Phase]:
+    def walk(self) -> Action:
         scene, person, target = self.scene, self.person, self.target
         speed = RUNNING if self.action == "run" else WALKING
         if target is None or self.relation == "from":
             aim = layout.far_side(scene, person, self.record["agent_x"][1] * SIDE)
-            if self.relation != "in":
-                return [self.walk_to(aim, speed=speed)]
             middle = (person.x + (aim[0] - person.x) * 0.55, 152.0 if person.y < 120 else 98.0)
-            rest = max(math.dist(middle, aim) / speed, 0.05), self.walking(aim, speed)
-            return [self.walk_to(middle, speed=speed), rest]
-        if self.relation == "behind":
-            return [self.walk_to(layout.stand_beyond(scene, person, target), speed=speed)]
-        arrival = self.walk_to(layout.stand_by(scene, person, target, 3), speed=speed, look=scene.pose(target).x)
-        if self.relation == "to":
-            return [arrival]
-        radius = target.width / 2 + 10
-        return [arrival, (max(4 * radius / speed, 0.6), self._circling(radius, speed))]
+            if self.relation == "in":
+                yield [self.walk_to(middle, speed=speed), max(math.dist(middle, aim) / speed, 0.05)]
+                yield from self.walking(aim, speed)
+            else:
+                yield [self.walk_to(aim, speed=speed)]
+        elif self.relation == "behind":
+            yield [self.walk_to(layout.stand_beyond(scene, person, target), speed=speed)]
+        else:
+            spot = layout.stand_by(scene, person, target, 3)
+            arrival = self.walk_to(spot, speed=speed, look=scene.pose(target).x)
+            radius = target.width / 2 + 10
+            yield [arrival, max(4 * radius / speed, 0.6)] if self.relation == "around" else [arrival]
+            yield from self._circling(radius, speed)
 
     run = walk
 
