@@ -5,7 +5,6 @@ python -m bench.engines [DATASET] [--queries 4600] [--engines here,processes,das
 Each engine runs a user's command with an empty store, `here` on a single core. All Parquet files must be equal.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -14,7 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.store import Store
@@ -39,14 +40,8 @@ def run(command: Sequence[str], variables: dict[str, str], cores: set[int] | Non
     """Return the wall and CPU seconds of a command and its processes, on these cores or on all."""
     begin: Callable[[], None] | None = (lambda: os.sched_setaffinity(0, cores)) if cores else None
     before, start = os.times(), time.perf_counter()
-    subprocess.run(
-        command,
-        env={**os.environ, **variables},
-        check=True,
-        preexec_fn=begin,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    env, none = {**os.environ, **variables}, subprocess.DEVNULL
+    subprocess.run(command, env=env, check=True, preexec_fn=begin, stdout=none, stderr=none)
     after = os.times()
     used = after.children_user + after.children_system - before.children_user - before.children_system
     return time.perf_counter() - start, used
@@ -57,24 +52,24 @@ def content(store: Store, dataset: str) -> dict[str, Any]:
     return {f"{manifest.stage}/{manifest.key}": manifest.digests for manifest in store.find(dataset)}
 
 
-def main() -> None:
+def places(folder: str, **variables: str) -> dict[str, str]:
+    """Return the variables of a run that keeps everything in a folder, changed by some."""
+    inside = {name: f"{folder}/{name.lower()}" for name in ("PENUMBRA_ARTIFACTS", "PENUMBRA_DATA", "PREFECT_HOME")}
+    return {**inside, "PREFECT_API_URL": "", **variables}
+
+
+def main(
+    dataset: Annotated[str, typer.Argument()] = "charades-cg",
+    queries: int = 4600,
+    engines: str = "here,processes,dask,ray",
+) -> None:
     """Print a line for each engine."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dataset", nargs="?", default="charades-cg")
-    parser.add_argument("--queries", type=int, default=4600)
-    parser.add_argument("--engines", default="here,processes,dask,ray")
-    options = parser.parse_args()
-    dataset, found, base = options.dataset, dict[str, Any](), dict[str, float]()
+    found, base = dict[str, Any](), dict[str, float]()
     with tempfile.TemporaryDirectory() as folder:
-        data = smaller(dataset, options.queries, Path(folder) / "data")
-        for engine in options.engines.split(","):
-            variables = {
-                "PENUMBRA_ENGINE": engine,
-                "PENUMBRA_DATA": str(data),
-                "PENUMBRA_ARTIFACTS": f"{folder}/{engine}",
-                "PREFECT_HOME": f"{folder}/prefect",
-                "PREFECT_API_URL": "",
-            }
+        data = str(smaller(dataset, queries, Path(folder) / "data"))
+        for engine in engines.split(","):
+            own = {"PENUMBRA_ENGINE": engine, "PENUMBRA_ARTIFACTS": f"{folder}/{engine}"}
+            variables = places(folder, PENUMBRA_DATA=data, **own)
             wall, cpu = run((*FLOW, dataset), variables, {min(os.sched_getaffinity(0))} if engine == "here" else None)
             store = Store(variables["PENUMBRA_ARTIFACTS"])
             found[engine] = content(store, dataset)
@@ -90,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -6,7 +6,7 @@ python -m bench.features
 import os
 import tempfile
 
-from bench.engines import RUN, run
+from bench.engines import RUN, places, run
 from penumbra.artifacts.store import Store
 
 
@@ -15,12 +15,7 @@ def main() -> None:
     cores = os.sched_getaffinity(0)
     for chosen in ({min(cores)}, cores):
         with tempfile.TemporaryDirectory() as folder:
-            variables = {
-                "PENUMBRA_ARTIFACTS": f"{folder}/artifacts",
-                "PENUMBRA_DATA": f"{folder}/data",
-                "PREFECT_HOME": f"{folder}/prefect",
-                "PREFECT_API_URL": "",
-            }
+            variables = places(folder)
             wall, cpu = run((*RUN, "extract-features", "scenes"), variables, chosen)
             stages = {manifest.stage: manifest.seconds for manifest in Store(variables["PENUMBRA_ARTIFACTS"]).find()}
         print(f"{len(chosen)} cores: {wall:.1f} s wall, {cpu:.1f} s CPU; stages in seconds: {stages}", flush=True)

@@ -5,7 +5,6 @@ python -m bench.million [--queries 1000000] [--parts 50] [--folder FOLDER]
 All parts except some in the middle are written as copies of eight parts of Charades-CG, under other qids and videos.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -22,8 +21,9 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
+import typer
 
-from bench.engines import FLOW
+from bench.engines import FLOW, places
 from penumbra.artifacts.catalogue import path_of
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Part, Work
@@ -127,10 +127,8 @@ class Watched:
 def stage_lines(store: Store, watched: Watched, works: dict[Artifact, Work], middle: range) -> Iterator[str]:
     for artifact in works:
         manifest = store.manifest(artifact)
-        held = watched.between(manifest.started.timestamp(), manifest.ended.timestamp())
-        line = (
-            f"{artifact.stage:20}{manifest.rows:>12,} rows {manifest.seconds:8.1f} s   the run {max(held)[0]:4.2f} GB"
-        )
+        held = max(watched.between(manifest.started.timestamp(), manifest.ended.timestamp()))[0]
+        line = f"{artifact.stage:20}{manifest.rows:>12,} rows {manifest.seconds:8.1f} s   the run {held:4.2f} GB"
         if artifact.stage in IN_PARTS:
             written = sorted((Path(artifact.path) / part_name(index)).stat().st_mtime for index in middle)
             start, end = written[min(SETTLED, len(written) - 2)], written[-1]
@@ -142,27 +140,16 @@ def stage_lines(store: Store, watched: Watched, works: dict[Artifact, Work], mid
         yield line
 
 
-def main() -> None:
-    """Print a line for each stage."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--queries", type=int, default=1_000_000)
-    parser.add_argument("--parts", type=int, default=50, help="parts in the middle that are really made")
-    parser.add_argument("--folder", type=Path, help="where all is kept; default: a temporary folder")
-    options = parser.parse_args()
+def main(queries: int = 1_000_000, parts: int = 50, folder: Path | None = None) -> None:
+    """Print a line for each stage. PARTS are really made; everything is kept in FOLDER or a temporary one."""
     with tempfile.TemporaryDirectory() as temporary:
-        measure(options.folder or Path(temporary), options.queries, options.parts)
+        measure(folder or Path(temporary), queries, parts)
 
 
 def measure(folder: Path, queries: int, parts: int) -> None:
     """Make the data sets and the copied parts, then the other parts by a user's command."""
     copies = write_datasets(folder / "data", queries)
-    os.environ |= {
-        "PENUMBRA_DATA": str(folder / "data"),
-        "PENUMBRA_ARTIFACTS": str(folder / "artifacts"),
-        "PREFECT_HOME": str(folder / "prefect"),
-        "PREFECT_API_URL": "",
-        "XDG_CACHE_HOME": str(folder / "cache"),
-    }
+    os.environ |= places(str(folder), PENUMBRA_DATA=str(folder / "data"), XDG_CACHE_HOME=str(folder / "cache"))
     once = Watched((*FLOW, ONCE)).run()
     print(f"{PARTS} parts: {once.seconds:.0f} s; {copies} copies", flush=True)
     store, works = Store(), planned(MANY)
@@ -182,4 +169,4 @@ def measure(folder: Path, queries: int, parts: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

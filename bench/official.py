@@ -5,7 +5,6 @@ python -m bench.official submission.jsonl truth.jsonl
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
         figures = report(read_lines(options.submission), read_lines(options.truth), end=options.truth_ends)
     except (ValueError, EvaluationError) as error:
         parser.error(str(error))
-    sys.stdout.write(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

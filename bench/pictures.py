@@ -6,18 +6,17 @@ The pages show the paths of artifacts, which PENUMBRA_ARTIFACTS determines.
 """
 
 import base64
-import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.request import Request, urlopen
+
+import httpx
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.processes import ending_with_us
@@ -64,7 +63,8 @@ def take_browse() -> None:
     """Take the page of the shipped data set, with a run if there is one."""
     with tempfile.TemporaryDirectory(dir=PROJECT / "build") as folder, tab(760) as page:
         file = Path(folder) / "scenes.html"
-        run("browse", "scenes", "--output", str(file))
+        command = [sys.executable, "-m", PENUMBRA, "browse", "scenes", "--output", str(file)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         page.open(file.as_uri())
         page.wait_for("document.documentElement.dataset.ready == 'yes'")
         take(page, "browse", 760)
@@ -90,12 +90,17 @@ def take_ui() -> None:
     with tempfile.TemporaryDirectory() as home:
         served = {"XDG_DATA_HOME": home, "PENUMBRA_AUTH": "penumbra:pictures", "PENUMBRA_ARTIFACTS": Store().root}
         with started(r"is served: (http://\S+)", "serve", "--port", "4299", **served) as address:
-            ask = api(address, served["PENUMBRA_AUTH"])
-            deployed = ask("deployments/name/build-negatives/scenes")["id"]
-            flow_run = ask(f"deployments/{deployed}/create_flow_run", {})["id"]
-            wanted = {"flow_runs": {"id": {"any_": [flow_run]}}}
-            until(lambda: ask("flow_runs/filter", wanted)[0]["state_type"] in ("COMPLETED", "FAILED", "CRASHED"))
-            keys = {it["key"]: it["id"] for it in ask("artifacts/filter", {"limit": 200}) if it["key"]}
+            credential = tuple(served["PENUMBRA_AUTH"].split(":"))
+            api = httpx.Client(base_url=f"{address}/api/", auth=credential, timeout=60)
+            deployed = api.get("deployments/name/build-negatives/scenes").json()["id"]
+            flow_run = api.post(f"deployments/{deployed}/create_flow_run", json={}).json()["id"]
+            end = time.monotonic() + PATIENCE
+            while api.get(f"flow_runs/{flow_run}").json()["state_type"] not in ("COMPLETED", "FAILED", "CRASHED"):
+                if time.monotonic() > end:
+                    raise TimeoutError("the run takes too long")
+                time.sleep(2)
+            found = api.post("artifacts/filter", json={"limit": 200}).json()
+            keys = {it["key"]: it["id"] for it in found if it["key"]}
             stage = next(key for key in keys if "negatives" in key and "stage" in key and "video" not in key)
             report = next(key for key in keys if "build-negatives" in key and "report" in key)
             pages = (
@@ -111,34 +116,6 @@ def take_ui() -> None:
                     page.text("scenes")
                     time.sleep(5)  # until the graph is drawn
                     take(page, name, height)
-
-
-def api(address: str, credential: str) -> Callable[..., Any]:
-    """Return a function that sends a request to the server, with a path and a body."""
-
-    headers = {
-        "Content-Type": "application/json",
-        "Authorization": "Basic " + base64.b64encode(credential.encode()).decode(),
-    }
-
-    def ask(path: str, body: dict[str, Any] | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(f"{address}/api/{path}", data, headers), timeout=60) as answer:
-            return json.load(answer)
-
-    return ask
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_so():
-        if time.monotonic() > end:
-            raise TimeoutError("the run takes too long")
-        time.sleep(2)
-
-
-def run(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", PENUMBRA, *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
 ALL = {"browse": take_browse, "demo-app": take_demo_app, "ui": take_ui}

@@ -5,13 +5,13 @@ python -m bench.training [--steps 7] [--threads 2] [--device cpu]
 A step has batch gathering, forward, losses, backward, clipping and AdamW, on random features of the largest sizes.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import typer
 
 from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.grounding.batches.examples import Examples, Features, Loaded
@@ -47,10 +47,8 @@ def made_up(sizes: Sizes) -> Examples:
     videos = Features(frames, torch.arange(BATCH + 1) * sizes.clips, {str(n): n for n in range(BATCH)}, 0.5)
     words = Features(states, torch.arange(len(texts) + 1) * sizes.words, texts)
     shared = {"duration": sizes.clips / 2, "saliency": None}
-    rows = [
-        {"qid": str(n), "vid": str(n), "query": f"{n} 0", "windows": [[n % 7, n % 7 + 8.0]], **shared}
-        for n in range(BATCH)
-    ]
+    window = {n: [[n % 7, n % 7 + 8.0]] for n in range(BATCH)}
+    rows = [{"qid": str(n), "vid": str(n), "query": f"{n} 0", "windows": window[n], **shared} for n in range(BATCH)]
     negatives = {str(n): {level: f"{n} {level}" for level in (1, 2, 3)} for n in range(BATCH)}
     in_video = {qid: list(levels.values()) for qid, levels in negatives.items()}
     return Loaded(videos, words, rows, negatives, in_video).examples_of(rows, "training")
@@ -73,13 +71,11 @@ def settings_of(model: str, shine: bool, bf16: bool) -> Settings:
     deeper = {"ablation": layers} if model == "bm_detr" else {}
     losses = {"losses": {"shine": True}} if shine else {}
     inputs, training = {"longest_text": CHARADES.words}, {"precision": "bf16" if bf16 else "float32"}
-    return Settings.model_validate(
-        {"model": {"name": model, **deeper, **losses}, "inputs": inputs, "training": training}
-    )
+    settings = {"model": {"name": model, **deeper, **losses}, "inputs": inputs, "training": training}
+    return Settings.model_validate(settings)
 
 
-def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Namespace) -> None:
-    device = torch.device(options.device)
+def measure(name: str, settings: Settings, sizes: Sizes, steps: int, device: torch.device) -> None:
     torch.manual_seed(0)
     system = system_of(settings)
     data = system.data(made_up(sizes), device)
@@ -90,30 +86,26 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
         step = GraphedStep(step)
     rows = torch.arange(BATCH)
     with fast_cpu_matmul(device, system.has_static_shapes):
-        print(f"{name:48} {seconds(lambda: step(data.batch(rows)), options.steps, device):6.3f} s a step", flush=True)
+        print(f"{name:48} {seconds(lambda: step(data.batch(rows)), steps, device):6.3f} s a step", flush=True)
 
 
-def main() -> None:
+def main(steps: int = 7, threads: int = 2, device: str = "cuda" if torch.cuda.is_available() else "cpu") -> None:
     """Print a line for each model and precision."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(threads)
     keep_memory()
-    print(f"Training step, {options.threads} threads, {options.device}")
+    print(f"Training step, {threads} threads, {device}")
+    run = steps, torch.device(device)
     for model, shine in CASES:
         for bf16 in (False, True):
             name = f"{model}{' + SHINE' if shine else ''}, {'bf16 autocast' if bf16 else 'float32'}"
-            measure(name, settings_of(model, shine, bf16), CHARADES, options)
+            measure(name, settings_of(model, shine, bf16), CHARADES, *run)
     torch.set_num_threads(1)
     for name, model in STUDIED.items():
         for grouped in (False, True):
             label = f"{name}, {'as trained' if grouped else 'without oneDNN'}, one thread"
             changes = {"model": model, "training": {"group_by_length": grouped}}
-            measure(label, layered("charades-cg-simulated", changes), STUDY, options)  # see `fast_cpu_matmul`
+            measure(label, layered("charades-cg-simulated", changes), STUDY, *run)  # see `fast_cpu_matmul`
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -5,7 +5,6 @@ python -m bench.campaigns.corruption
 Exits with 1 after a silent loss (a run that succeeds with other bytes) or a crash (a traceback).
 """
 
-import argparse
 import re
 import shutil
 import sys
@@ -13,6 +12,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import typer
 
 from bench.campaigns.flows import NAME, OK, STOPPED, Place, undisturbed
 from penumbra.artifacts.markdown import markdown_table
@@ -245,9 +246,8 @@ class Campaign:
         result = outcome(self.place, self.expected, kind, run.wait(), run.output())
         case = Case(kind, verify, CRASH if verify == CRASH else result)
         if not case.is_good():
-            sys.stderr.write(
-                f"{kind.name}: {case.verify}; {case.outcome}; verify: {shown}; run: {run.output()[-3000:]}\n"
-            )
+            said = f"verify: {shown}; run: {run.output()[-3000:]}"
+            print(f"{kind.name}: {case.verify}; {case.outcome}; {said}", file=sys.stderr)
         for path in self.kept:
             shutil.rmtree(path)
             shutil.copytree(path.with_name(f"{path.name}-whole"), path)
@@ -271,23 +271,15 @@ def outcome(place: Place, expected: dict[str, str], kind: Kind, code: int, outpu
     return RECOMPUTED if place.tree().items() <= tree.items() else LOST
 
 
-def campaign(only: str = "", every: int = 1) -> list[Case]:
-    """Run the cases whose name matches `only`, one of every `every`."""
-    chosen = [kind for kind in kinds() if re.search(only, kind.name)][::every]
+def main(only: str = "", every: int = 1) -> None:
+    """Run the kinds whose name matches the regular expression `only`, one of every `every`."""
     with tempfile.TemporaryDirectory() as folder:
         here = Campaign(Path(folder))
-        return [here.case(kind) for kind in chosen]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="regular expression of the names of the kinds")
-    parser.add_argument("--every", type=int, default=1, help="run one of this many kinds")
-    cases = campaign(**vars(parser.parse_args()))
+        cases = [here.case(kind) for kind in [kind for kind in kinds() if re.search(only, kind.name)][::every]]
     rows = [(case.kind.name, case.kind.flow, case.verify, case.outcome) for case in cases]
-    sys.stdout.write(markdown_table(("damage", "flow", "`verify`", "the next run"), rows, str) + "\n")
-    return not all(case.is_good() for case in cases)
+    print(markdown_table(("damage", "flow", "`verify`", "the next run"), rows, str))
+    sys.exit(not all(case.is_good() for case in cases))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -5,7 +5,6 @@ python -m bench.campaigns.fuzz --files 10000 --videos 200
 A case is an intact file with some changed bytes, which its number determines. docs/reliability.md has the definitions.
 """
 
-import argparse
 import io
 import multiprocessing
 import random
@@ -23,6 +22,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import typer
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.decoders import Decoder, VideoSummary, each_decoded
@@ -90,12 +90,11 @@ def files() -> dict[str, tuple[bytes, ...]]:
     """Return intact files of each format."""
     summed = {"chunks": (4, 6), "fletcher32": True}
     packed = {"chunks": (4, 6), "compression": "gzip", "shuffle": True}
+    hdf5 = ("earliest", {}), ("earliest", packed), ("latest", packed), ("latest", summed)
     return {
         "npy": (_saved(np.save, arr=MATRIX), _saved(np.save, arr=np.asfortranarray(MATRIX.astype(np.float16)))),
         "npz": (_saved(np.savez, features=MATRIX), _saved(np.savez_compressed, features=MATRIX)),
-        "h5": (
-            *(_hdf5(*it) for it in (("earliest", {}), ("earliest", packed), ("latest", packed), ("latest", summed))),
-        ),
+        "h5": tuple(_hdf5(*it) for it in hdf5),
     }
 
 
@@ -203,19 +202,15 @@ def _films(folder: Path, cases: int) -> Iterator[tuple[str, Path]]:
             yield f"{INTACT}-{number}", original
 
 
-def main() -> None:
+def main(files: int = 10_000, videos: int = 200) -> None:
     """Run the campaign; exit with 1 after a crash or a loss."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--videos", type=int, default=200)
-    asked = parser.parse_args()
-    outcomes = {f".{suffix} files, bytes changed": run_files(suffix, asked.files // 3) for suffix in ("npy", "npz")}
-    outcomes[".h5 files, bytes changed"] = run_files("h5", asked.files - 2 * (asked.files // 3))
-    outcomes["videos, bytes changed"] = run_videos(asked.videos)
+    counts = {"npy": files // 3, "npz": files // 3, "h5": files - 2 * (files // 3)}
+    outcomes = {f".{suffix} files, bytes changed": run_files(suffix, count) for suffix, count in counts.items()}
+    outcomes["videos, bytes changed"] = run_videos(videos)
     for name, outcome in outcomes.items():
         print(outcome.row(name))
     sys.exit(any(outcome.crashes or outcome.losses for outcome in outcomes.values()))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

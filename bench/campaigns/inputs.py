@@ -4,7 +4,6 @@ Every part is compared with those of two undisturbed stores, of the old and of t
 inputs, so a part that is in neither, or differs, is *wrong data* (docs/reliability.md).
 """
 
-import argparse
 import random
 import shutil
 import sys
@@ -13,6 +12,8 @@ import time
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
+
+import typer
 
 from bench.campaigns.flows import IMPORTED, OK, STOPPED, Place
 from penumbra.artifacts.markdown import markdown_table
@@ -85,15 +86,13 @@ def campaign(cases: int, seed: int = 0) -> dict[str, Counter[str]]:
     return outcomes
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=20, help="number of cases of each flow")
-    outcomes = campaign(parser.parse_args().cases)
-    names = (REFUSED, FINISHED, WRONG, CRASH)
+def main(cases: int = 20) -> None:
+    """Run this number of cases of each flow."""
+    outcomes, names = campaign(cases), (REFUSED, FINISHED, WRONG, CRASH)
     rows = [(flow, *(str(counts[name]) for name in names)) for flow, counts in outcomes.items()]
-    sys.stdout.write(markdown_table(("an input changes while this runs", *names), rows, str) + "\n")
-    return any(counts[WRONG] or counts[CRASH] for counts in outcomes.values())
+    print(markdown_table(("an input changes while this runs", *names), rows, str))
+    sys.exit(any(counts[WRONG] or counts[CRASH] for counts in outcomes.values()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

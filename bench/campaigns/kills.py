@@ -5,7 +5,6 @@ python -m bench.campaigns.kills --kills 50 --commands 5 --pairs 20
 A run is killed at a seeded moment of its undisturbed duration, and then run again. docs/reliability.md defines a case.
 """
 
-import argparse
 import os
 import random
 import signal
@@ -15,11 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import psutil
+import typer
 
 from bench.campaigns.flows import FLOWS, OK, Place, Run, undisturbed
 from bench.campaigns.table import Row as TableRow
@@ -32,8 +32,7 @@ PATIENCE = 300.0  # seconds that a run may take
 
 @dataclass
 class Row(TableRow):
-    """A row of the table; the figures after `kills` must be 0."""
-
+    ZERO = ("other_bytes", "made_twice", "left_alive", "left_behind", "failed")
     kills: int = 0
     other_bytes: int = 0  # cases whose parts or weights differ from those of an undisturbed run
     made_twice: int = 0  # finished parts and epochs that were made again
@@ -41,9 +40,6 @@ class Row(TableRow):
     left_behind: int = 0  # drafts
     failed: int = 0  # runs that ended with an error or did not end
     seconds: float = 0.0
-
-    def is_good(self) -> bool:
-        return not any(astuple(self)[3:-1])
 
 
 class Campaign:
@@ -85,10 +81,10 @@ class Campaign:
 
     def _end(self, row: Row, runs: Sequence[Run]) -> None:
         for run in runs:
+            ended = None
             try:
                 ended = run.wait(PATIENCE)
             except TimeoutError:
-                ended = None
                 kill(run.pid, group=True)
             if ended != OK:
                 row.failed += 1
@@ -149,15 +145,10 @@ def timed(row: Row) -> Iterator[None]:
     row.seconds += time.monotonic() - begun
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--commands", type=int, default=5, help="number of kills of `penumbra run`")
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--flows", nargs="+", choices=FLOWS, default=FLOWS)
-    return print_table(campaign(**vars(parser.parse_args())), 0)
+def main(kills: int = 50, commands: int = 5, pairs: int = 20, seed: int = 0, flows: list[str] | None = None) -> None:
+    """Run the campaign; `commands` is the number of kills of `penumbra run`; `flows` may be given several times."""
+    print_table(campaign(kills, commands, pairs, seed, flows or FLOWS), 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -5,7 +5,6 @@ python -m bench.campaigns.parameters --cases 1000
 A case must be accepted or refused with one line within `PATIENCE`, and no sequence may reach the terminal.
 """
 
-import argparse
 import io
 import random
 import signal
@@ -20,6 +19,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
+
+import typer
 
 import penumbra.flows.commands as command
 from penumbra.artifacts.markdown import CONTROLS
@@ -141,21 +142,17 @@ def escapes_shown() -> dict[str, int]:
     return dict(reached)
 
 
-def main() -> None:
+def main(cases: int = 1000, first: int = 0) -> None:
     """Run the campaign; exit with 1 after a crash or if an escape sequence reached a terminal."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    asked = parser.parse_args()
     begun = time.monotonic()
-    outcomes, reached = run_cases(asked.first, asked.cases), escapes_shown()
+    outcomes, reached = run_cases(first, cases), escapes_shown()
     bad = sum(count for outcome, count in outcomes.items() if outcome not in ("accepted", "refused"))
     listed = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.most_common())
-    print(f"| hostile parameters | {asked.cases:,} | {bad} | {time.monotonic() - begun:.0f} | {listed} |")
+    print(f"| hostile parameters | {cases:,} | {bad} | {time.monotonic() - begun:.0f} | {listed} |")
     ways = ", ".join(reached)
     print(f"| terminal escapes: {ways} | {len(ESCAPES) * len(reached)} | {sum(reached.values())} | 0 | replaced |")
     sys.exit(bool(bad or any(reached.values())))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

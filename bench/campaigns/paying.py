@@ -5,11 +5,9 @@ python -m bench.campaigns.paying --pairs 20 --kills 20
 The stand-in server charges every answer, whether or not it arrives. docs/reliability.md defines the figures.
 """
 
-import argparse
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -20,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import typer
 from filelock import FileLock
 
 from bench.campaigns.table import Row as TableRow
@@ -44,8 +43,7 @@ STATUSES = (408, 429, 500, 502, 503, 504, 529)
 
 @dataclass
 class Row(TableRow):
-    """A row of the table; the figures after `charged_again` must be 0."""
-
+    ZERO = ("paid_twice", "over_limit", "unbooked", "hung", "crashed", "open")
     requests: int = 0
     kills: int = 0
     charged_again: int = 0  # questions whose charged answer was lost on its way or with the killed run
@@ -55,9 +53,6 @@ class Row(TableRow):
     hung: int = 0  # runs that did not end
     crashed: int = 0  # runs that ended with an error
     open: int = 0  # unanswered questions that could have been answered
-
-    def is_good(self) -> bool:
-        return not any((self.paid_twice, self.over_limit, self.unbooked, self.hung, self.crashed, self.open))
 
 
 @dataclass(frozen=True)
@@ -118,9 +113,8 @@ class Case:
         server.reset()
         server.change(latency=0.02)
         after = setting.fault.get("after")
-        server.script(
-            *([{**setting.fault, "when": {"after": after} if after else {"every": 3}}] if setting.fault else [])
-        )
+        if setting.fault:
+            server.script({**setting.fault, "when": {"after": after} if after else {"every": 3}})
 
     def start(self, count: int) -> list[BaseProcess]:
         """Start runs that begin at the same time."""
@@ -151,8 +145,7 @@ class Case:
         paid = [request for request in requests if any(request.get("charged", ())) and request["fault"] not in WRONG]
         if paid_twice is None:
             paid_twice = again(r for r in paid if r["outcome"] == "answered" and r["fault"] not in LOST)
-        self.row.cases += 1
-        self.row.requests += len(requests)
+        self.row.cases, self.row.requests = self.row.cases + 1, self.row.requests + len(requests)
         self.row.paid_twice += paid_twice
         self.row.charged_again += again(paid) - paid_twice
         self.row.over_limit += over(charged, self.setting.limit)
@@ -208,9 +201,8 @@ def campaign(pairs: int, kills: int, faults: int | None, seed: int) -> list[Row]
     get_context("forkserver").set_forkserver_preload(["tests.hosted", "openai", "google.generativeai"])
     chance = random.Random(seed)
     every = list(settings())
-    together, dying, single = (
-        Row(name) for name in ("two runs at once", "kill -9 while asking", "every fault of the server, one run")
-    )
+    together, dying = Row("two runs at once"), Row("kill -9 while asking")
+    single = Row("every fault of the server, one run")
     with ProtocolServer() as server, tempfile.TemporaryDirectory() as folder:
         for number in range(pairs):
             ask(Case(every[number % len(every)], server, Path(folder, f"pair-{number}"), together), 2)
@@ -223,14 +215,10 @@ def campaign(pairs: int, kills: int, faults: int | None, seed: int) -> list[Row]
     return [together, dying, single]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--faults", type=int, help="number of faults; default: all")
-    parser.add_argument("--seed", type=int, default=0)
-    return print_table(campaign(**vars(parser.parse_args())), 4)
+def main(pairs: int = 20, kills: int = 20, faults: int | None = None, seed: int = 0) -> None:
+    """Run the campaign, with this number of faults or all."""
+    print_table(campaign(pairs, kills, faults, seed), 4)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -3,27 +3,23 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import ClassVar, NoReturn
 
 from penumbra.artifacts.markdown import markdown_table
 
 
 @dataclass
 class Row:
-    """A row of the table; the subclasses add columns."""
+    """A row of the table; the subclasses add columns, of which those in `ZERO` must be 0."""
 
+    ZERO: ClassVar[tuple[str, ...]]
     test: str
     cases: int = 0
 
-    def is_good(self) -> bool:
-        """Return whether every figure that must be 0 is 0."""
-        raise NotImplementedError
 
-
-def print_table(rows: Sequence[Row], decimals: int) -> int:
-    """Print the rows in Markdown; return 1 if one of them is not good."""
+def print_table(rows: Sequence[Row], decimals: int) -> NoReturn:
+    """Print the rows in Markdown; exit with 1 if a figure that must be 0 is not."""
     names = [field.name.replace("_", " ") for field in fields(rows[0])]
-    cells = [
-        [f"{cell:.{decimals}f}" if isinstance(cell, float) else str(cell) for cell in astuple(row)] for row in rows
-    ]
-    sys.stdout.write(markdown_table(names, cells, str) + "\n")
-    return not all(row.is_good() for row in rows)
+    cells = [[f"{it:.{decimals}f}" if isinstance(it, float) else str(it) for it in astuple(row)] for row in rows]
+    print(markdown_table(names, cells, str))
+    sys.exit(any(getattr(row, name) for row in rows for name in row.ZERO))
