@@ -52,13 +52,9 @@ class TrainingVocabulary:
     def __init__(self, videos: list[AnnotatedVideo]) -> None:
         sentences = [sentence for video in videos for sentence in video.sentences]
         self.texts = {sentence.text for sentence in sentences}
-        self.words = {word for text in self.texts for word in words_of(text)}
+        self.words = {word for sentence in sentences for word in sentence.words}
         self.lemmas = {lemma for sentence in sentences for _, lemma in sentence.lemmas}
         self.pairs = {pair for sentence in sentences for pair in sentence.pairs}
-
-
-def words_of(text: str) -> list[str]:
-    return text.rstrip(".").split()
 
 
 def hold_out(chance: random.Random) -> frozenset[Pair]:
@@ -88,27 +84,18 @@ def hold_out(chance: random.Random) -> frozenset[Pair]:
     return frozenset(held)
 
 
-def _describe_events(script: Script, accept: Acceptance, chance: random.Random, *, novel: bool) -> list[Sentence]:
-    writer = SentenceWriter(script, chance, novel=novel)
-    sentences: dict[str, Sentence] = {}
-    for index in range(len(script.events)):
-        wanted = len(sentences) + chance.choice((1, 2, 2))
-        for _ in range(TRIES):
-            if len(sentences) == wanted:
-                break
-            sentence = writer.describe(index)
-            if accept(sentence):
-                sentences.setdefault(sentence.text, sentence)
-    return list(sentences.values())
-
-
 def annotated_videos(count: int, accept: Acceptance, chance: random.Random, *, novel=False) -> list[AnnotatedVideo]:
     videos = list[AnnotatedVideo]()
     for _ in range(600 * count):
-        script = write_script(chance, novel=novel)
-        sentences = _describe_events(script, accept, chance, novel=novel)
+        script, sentences = write_script(chance, novel=novel), dict[str, Sentence]()
+        writer = SentenceWriter(script, chance, novel=novel)
+        for index in range(len(script.events)):
+            wanted = len(sentences) + chance.choice((1, 2, 2))
+            for _ in range(TRIES):
+                if len(sentences) < wanted and accept(sentence := writer.describe(index)):
+                    sentences.setdefault(sentence.text, sentence)
         if sentences and len(sentences) >= min(2, len(script.events)):
-            videos.append(AnnotatedVideo(script, sentences))
+            videos.append(AnnotatedVideo(script, list(sentences.values())))
         if len(videos) == count:
             return videos
     raise ValueError(f"no {count} videos with fitting sentences: ask for more videos or another seed")
@@ -127,12 +114,12 @@ def word_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str, list[s
 
 def _has_novel_pair(sentence: Sentence, kind: str, held: frozenset[Pair], seen: TrainingVocabulary) -> bool:
     fresh = any(pair[0] == kind for pair in sentence.pairs & held) and sentence.pairs - held <= seen.pairs
-    return fresh and seen.words.issuperset(words_of(sentence.text))
+    return fresh and sentence.words <= seen.words
 
 
 def _has_novel_word(sentence: Sentence, held: frozenset[Pair], seen: TrainingVocabulary) -> bool:
     fresh = {lemma for _, lemma in sentence.lemmas} - seen.lemmas
-    unseen = set(words_of(sentence.text)) - seen.words
+    unseen = sentence.words - seen.words
     old_pairs = {pair for pair in sentence.pairs if fresh.isdisjoint(pair[1:])}
     return bool(fresh) and fresh <= NOVEL_WORDS and len(fresh) == len(unseen) and old_pairs <= seen.pairs - held
 
@@ -146,7 +133,7 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
     seen = TrainingVocabulary(train)
     trivial = annotated_videos(
         counts["test_trivial"],
-        lambda it: it.pairs <= seen.pairs and it.text not in seen.texts and seen.words.issuperset(words_of(it.text)),
+        lambda it: it.pairs <= seen.pairs and it.text not in seen.texts and it.words <= seen.words,
         chance,
     )
     composition, count = list[AnnotatedVideo](), counts["novel_composition"]

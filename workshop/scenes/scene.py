@@ -223,12 +223,6 @@ def _overlap(first: Box, second: Box) -> float:
     return max(across, 0) * max(down, 0)
 
 
-def _gap(first: Box, second: Box) -> float:
-    across = max(first[0] - second[2], second[0] - first[2], 0)
-    down = max(first[1] - second[3], second[1] - first[3], 0)
-    return float((across**2 + down**2) ** 0.5)
-
-
 def _freest(scene: Scene, thing: Thing, spots: list[Spot], wanted: float, weight: float, *without: str) -> Spot:
     """Return the spot that covers little, seems to belong to no furniture, and is near the wanted x."""
     others = [(box, name in scene.things and scene.things[name].large) for box, name in scene.boxes(thing.id, *without)]
@@ -239,13 +233,15 @@ def _freest(scene: Scene, thing: Thing, spots: list[Spot], wanted: float, weight
         for other, large in others:
             if covered := _overlap(box, other):
                 crowding += covered * (90 / area(box) + 60 / area(other))
-            crowding += 3 * max(FAR - _gap(box, other), 0) if large else 4 * max(3 - _gap(box, other), 0)
-        return crowding + _inside(box) + weight * abs(x - wanted)
+            across, down = (max(box[i] - other[i + 2], other[i] - box[i + 2], 0) for i in (0, 1))
+            gap = float((across**2 + down**2) ** 0.5)
+            crowding += 3 * max(FAR - gap, 0) if large else 4 * max(3 - gap, 0)
+        return crowding + _outside(box) + weight * abs(x - wanted)
 
     return min(spots, key=cost)
 
 
-def _inside(box: Box) -> float:
+def _outside(box: Box) -> float:
     return 40 * (max(2 - box[0], 0) + max(box[2] - SIDE + 2, 0) + max(box[3] - SIDE + 1, 0) + max(4 - box[1], 0))
 
 
@@ -261,31 +257,26 @@ def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: 
 
 def _stand(scene: Scene, person: Person, spots: Iterable[Spot], *seen: str) -> Spot:
     """Return the spot that hides little, above all of what must be seen, and is near the agent."""
-    others = [
-        (box, name, name in scene.things and scene.pose(scene.things[name]).depth)
-        for box, name in scene.boxes(person.id, person.holding or "")
-    ]
+    others = []
+    for box, name in scene.boxes(person.id, person.holding or ""):
+        weight = 6 if name in seen else 1 + 3 * (name in scene.people)
+        others.append((box, weight, name in scene.things and scene.depth(scene.things[name])))
 
     def cost(spot: Spot) -> float:
-        box = person_box(person, *spot)
-        hidden = 0.0
-        for other, name, depth in others:
+        box, hidden = person_box(person, *spot), 0.0
+        for other, weight, depth in others:
             covered = _overlap(box, other)
-            if not covered:
-                continue
-            weight = 6 if name in seen else 4 if name in scene.people else 1
-            hidden += weight * covered * (50 / area(other) + 0.02)
-            if depth > spot[1]:  # the other one hides the agent
+            hidden += weight * covered * (50 / area(other) + 0.02) if covered else 0
+            if covered and depth > spot[1]:  # the other one hides the agent
                 hidden += 80 * covered / area(box)
         away = abs(spot[0] - person.x) + abs(spot[1] - person.y)
-        return hidden + _inside(box) + 0.12 * away
+        return hidden + _outside(box) + 0.12 * away
 
     return min(spots, key=cost)
 
 
-def _clamped(spots: Iterable[Spot]) -> Iterator[Spot]:
-    for x, y in spots:
-        yield min(max(x, _MARGIN), SIDE - _MARGIN), min(max(y, 72), SIDE - 3)
+def _clamped(spots: Iterable[Spot]) -> list[Spot]:
+    return [(min(max(x, _MARGIN), SIDE - _MARGIN), min(max(y, 72), SIDE - 3)) for x, y in spots]
 
 
 def stand_at(scene: Scene, person: Person, x: float, ground: float, half: float, *seen: str) -> Spot:
@@ -329,9 +320,14 @@ Record = dict[str, Any]  # an object of scripts.jsonl
 
 
 def initial_scene(script: Record) -> Scene:
-    scene, chance = Scene(), random.Random(script["vid"])
-    wanted = {item["id"]: float(item["at"]["x"]) for item in script["setting"]["items"]}
-    things = [_thing(item) for item in script["setting"]["items"]]
+    scene, chance, wanted, things = Scene(), random.Random(script["vid"]), dict[str, float](), list[Thing]()
+    for item in script["setting"]["items"]:
+        wanted[item["id"]] = float(item["at"]["x"])
+        look = Look(*(item[name] for name in ("noun", "colour", "material", "modifier", "size")))
+        relation = item["at"]["relation"] if NOUNS[look.noun].portable else "floor"
+        opened = item.get("open", item.get("lit"))
+        opened = None if opened is None else float(opened)
+        things.append(Thing(item["id"], look, relation, item["at"]["target"], opened=opened))
     scene.things = {thing.id: thing for thing in things if thing.large}
     furnish(list(scene.things.values()), wanted)
     tones = ["brown", "black", "yellow"]
@@ -352,13 +348,6 @@ def initial_scene(script: Record) -> Scene:
     return scene
 
 
-def _thing(item: Record) -> Thing:
-    look = Look(*(item[name] for name in ("noun", "colour", "material", "modifier", "size")))
-    relation = item["at"]["relation"] if NOUNS[item["noun"]].portable else "floor"
-    opened = item.get("open", item.get("lit"))
-    return Thing(item["id"], look, relation, item["at"]["target"], opened=None if opened is None else float(opened))
-
-
 def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float) -> None:
     """Put a thing in its relation to a target (an item, an agent or the floor), near the wanted x (pixels)."""
     scene.things[thing.id] = thing
@@ -377,23 +366,18 @@ def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float
 _LOW, _STOOP = 9, 8  # hands that are lower make the agent crouch that far
 
 
-def _local(person: Person, x: float, y: float) -> tuple[int, int]:
-    scale = person.body.height / DRAWN
-    u, v = (x - person.x) * person.facing / scale, (person.y - person.lift - y) / scale
-    return 2 * round(u / 2), 2 * round(v / 2)  # rounded, so that few pictures of arms are drawn
-
-
 def posture(scene: Scene, person: Person) -> Posture:
     """Return the posture of an agent, with hands that hold or reach for something."""
-    hands, crouch = person.posture.hands, person.posture.crouch
-    if person.reach is not None:
-        u, v = _local(person, *person.reach)
-        hands = ((u, v), (u, v + 2))
-    elif person.holding is not None:
-        thing = scene.things[person.holding]
-        pose, near = scene.pose(thing), round(thing.width * 0.2)
-        u, v = _local(person, pose.x, pose.y - thing.grip)
-        hands = ((u - 5, v - 4), (u + 5, v - 4)) if person.overhead else ((u - near, v), (u - near + 2, v + 2))
+    hands, crouch, scale = person.posture.hands, person.posture.crouch, person.body.height / DRAWN
+    if person.reach is not None or person.holding is not None:
+        thing = scene.things.get(person.holding or "")
+        x, y = person.reach or (scene.pose(thing).x, scene.pose(thing).y - thing.grip)
+        u, v = (x - person.x) * person.facing / scale, (person.y - person.lift - y) / scale
+        u, v = 2 * round(u / 2), 2 * round(v / 2)  # so that few pictures of arms are drawn
+        near = 0 if person.reach else round(thing.width * 0.2)
+        hands = ((u - near, v), (u - near + 2 * (not person.reach), v + 2))
+        if person.overhead and not person.reach:
+            hands = ((u - 5, v - 4), (u + 5, v - 4))
     if min(v for _, v in hands) < _LOW and not person.posture.sits:
         crouch = max(crouch, _STOOP)
     return replace(person.posture, hands=hands, crouch=crouch)

@@ -31,21 +31,20 @@ def _add(room: Room, noun: str, at: Location, chance: random.Random, *, novel: b
     return item
 
 
-def _nouns_to_scatter(chance: random.Random, *, novel: bool) -> list[str]:
-    plain = [noun for noun, kind in world.OBJECTS.items() if kind.portable and not kind.novel]
-    fresh = [noun for noun, kind in world.OBJECTS.items() if kind.novel]
-    chance.shuffle(plain)
+def _scatter(room: Room, chance: random.Random, *, novel: bool) -> None:
+    nouns = [noun for noun, kind in world.OBJECTS.items() if kind.portable and not kind.novel]
+    chance.shuffle(nouns)
     count = chance.choice((4, 5, 5, 6, 7))
     if novel:
-        plain.sort(key=lambda noun: world.NOVEL_ACTIONS.isdisjoint(world.NOUNS[noun].affords))
+        fresh = [noun for noun, kind in world.OBJECTS.items() if kind.novel]
+        nouns.sort(key=lambda noun: world.NOVEL_ACTIONS.isdisjoint(world.NOUNS[noun].affords))
         chance.shuffle(fresh)
-    nouns = fresh[:2] + plain[:1] + plain[-count + 3 :] if novel else plain[:count]
+        nouns = fresh[:2] + nouns[:1] + nouns[-count + 3 :]
+    else:
+        nouns = nouns[:count]
     twins = [noun for noun in nouns if len(colours_of(noun)) > 1]
-    return [*nouns, twins[0]] if twins and chance.random() < 0.25 else nouns
-
-
-def _scatter(room: Room, chance: random.Random, *, novel: bool) -> None:
-    for noun in _nouns_to_scatter(chance, novel=novel):
+    nouns += twins[:1] if twins and chance.random() < 0.25 else []
+    for noun in nouns:
         item = _add(room, noun, room.floor(0.05 + 0.9 * chance.random()), chance, novel=novel)
         spots = [
             (relation, other)
@@ -219,14 +218,6 @@ class _Moves:
 
 
 SEATED = ("stand", "shake", "wave", "hug")  # actions of a sitting agent
-
-
-def possible_moves(room: Room, agent: Agent, action: str) -> list[Move]:
-    if (agent.seat is not None and action not in SEATED) or (action == "stand" and agent.seat is None):
-        return []
-    return list(getattr(_Moves(room, agent, action), action)())
-
-
 MOVING = ("take", "pick", "lift", "put", "drop", "throw", "carry", "give", "push", "pull", "roll", "kick")
 LANDING = 0.05  # distance between an agent and a thing that it puts or drops
 AGENT_GAP = 0.06  # least distance between two agents
@@ -321,10 +312,9 @@ class Event:
     sentences: list[int] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        row: dict[str, Any] = {}
-        for name, value in asdict(self).items():
-            row |= value if name == "move" else {name: value}
-        return row
+        row = asdict(self)
+        move = row.pop("move")
+        return {name: row.pop(name) for name in ("start", "end", "agent")} | move | row
 
 
 @dataclass
@@ -336,43 +326,38 @@ class Script:
     events: list[Event]
 
     def record(self, vid: str, split: str) -> dict[str, Any]:
+        items = [{**asdict(item), "fixed": item.kind.fixed} for item in self.room.items.values()]
+        for row in items:
+            for name in ("open", "lit"):
+                if row[name] is None:
+                    del row[name]
         traits = ("id", "noun", "colour", "x", "holding")
-        return {
-            "vid": vid,
-            "split": split,
-            "duration": self.duration,
-            "setting": {"place": self.room.place, "items": [_item(item) for item in self.room.items.values()]},
-            "agents": [{name: getattr(agent, name) for name in traits} for agent in self.room.agents.values()],
-            "events": [event.record() for event in self.events],
-        }
-
-
-def _item(item: Item) -> dict[str, Any]:
-    row = {**asdict(item), "fixed": item.kind.fixed}
-    return {name: value for name, value in row.items() if value is not None or name not in ("open", "lit")}
+        agents = [{name: getattr(agent, name) for name in traits} for agent in self.room.agents.values()]
+        record = {"vid": vid, "split": split, "duration": self.duration}
+        record["setting"] = {"place": self.room.place, "items": items}
+        return {**record, "agents": agents, "events": [event.record() for event in self.events]}
 
 
 class _ScriptWriter:
     def __init__(self, chance: random.Random, *, novel: bool) -> None:
         self.chance, self.novel = chance, novel
-        self.most = chance.choice((1, 2, 3, 3, 4, 4, 4, 5, 5))
-        self.room = new_room(chance, novel=novel)
-        self.first = deepcopy(self.room)
-        self.clock = round(0.3 + 1.2 * chance.random(), 1)
-        self.events: list[Event] = []
-        self.done: set[tuple[str, str | None]] = set()
+        self.most, self.room = chance.choice((1, 2, 3, 3, 4, 4, 4, 5, 5)), new_room(chance, novel=novel)
+        self.first, self.clock = deepcopy(self.room), round(0.3 + 1.2 * chance.random(), 1)
+        self.events, self.done = list[Event](), set[tuple[str, str | None]]()
         self.actions = [name for name in world.ACTIONS if novel or name not in world.NOVEL_ACTIONS]
 
     def choose(self, agent: Agent, actions: list[str]) -> Move | None:
         """Return a possible move that is unlike all events of this video, or None."""
         weighted = [name for name in actions for _ in range(world.ACTIONS[name].weight)]
         for _ in range(_TRIES):
-            moves = possible_moves(self.room, agent, self.chance.choice(weighted))
+            action = self.chance.choice(weighted)
+            if (agent.seat and action not in SEATED) or (action == "stand" and not agent.seat):
+                continue
+            moves = list(getattr(_Moves(self.room, agent, action), action)())
             moves = [move for move in moves if _likeness(move) not in self.done]
             if moves:
                 relations = dict.fromkeys(move.relation for move in moves)
-                weighted_relations = [name for name in relations for _ in range(_RELATIONS.get(name or "", 2))]
-                relation = self.chance.choice(weighted_relations)
+                relation = self.chance.choice([it for it in relations for _ in range(_RELATIONS.get(it or "", 2))])
                 return self.chance.choice([move for move in moves if move.relation == relation])
         return None
 
@@ -383,9 +368,8 @@ class _ScriptWriter:
         before = agent.x
         places = apply(self.room, agent, move, self.chance)
         if seconds is None:
-            speed = SPEED * (2 if move.action == "run" else 1)
             seconds = world.ACTIONS[move.action].seconds * (0.85 + 0.3 * self.chance.random())
-            seconds += abs(before - agent.x) / speed
+            seconds += abs(before - agent.x) / (SPEED * (2 if move.action == "run" else 1))
             seconds = max(0.8, seconds * (world.MANNERS[manner] if manner else 1))
         end = round(min(self.clock + seconds, LONGEST), 1)
         self.events.append(Event(self.clock, end, agent.id, move, manner, *places, (before, agent.x)))

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from workshop.scenes import world
@@ -42,6 +42,10 @@ class Sentence:
     events: tuple[int, ...]
     pairs: frozenset[Pair]
     lemmas: frozenset[Lemma]
+
+    @property
+    def words(self) -> set[str]:
+        return set(self.text.rstrip(".").split())
 
 
 class SentenceWriter:
@@ -83,31 +87,24 @@ class SentenceWriter:
         """Return [a person] [is] [slowly] putting [the box] [down] [under the table] [slowly]."""
         clause = Clause(opening)
         if subject:
-            self._subject(clause, event.agent, bare=form == "gerund")
+            words = world.AGENTS[self.room.agents[event.agent].noun]
+            word = self.chance.choice(words[:1] * 2 + words)
+            if word != "person" or not self.maybe(0.8 if form == "gerund" else 0.4):
+                second = event.agent == "agent2" and word == "person"
+                clause.words.append("another" if second else self.chance.choice(("a", "a", "the")))
+            clause.add("NOUN", word)
         clause.words += ["is"] if form == "progressive" else []
-        self._predicate(clause, event, third_person if form == "third" else gerund)
-        return clause
-
-    def _subject(self, clause: Clause, agent: str, *, bare: bool) -> None:
-        words = world.AGENTS[self.room.agents[agent].noun]
-        word = self.chance.choice(words[:1] * 2 + words)
-        plain = word == "person" and self.maybe(0.8 if bare else 0.4)
-        if not plain:
-            second = agent == "agent2" and word == "person"
-            clause.words.append("another" if second else self.chance.choice(("a", "a", "the")))
-        clause.add("NOUN", word)
-
-    def _predicate(self, clause: Clause, event: Event, inflect: Callable[[str], str]) -> None:
         novel_verbs = world.NOVEL_VERBS.get(event.move.action, ()) if self.novel else ()
         verb = self.chance.choice((*world.ACTIONS[event.move.action].verbs, *novel_verbs))
         manner = event.manner if event.manner and self.maybe(0.8) else None
         early = manner is not None and self.maybe(0.5)
         if early:
             self._adverb(clause, verb, manner)
-        clause.add("VERB", verb, inflect(verb))
+        clause.add("VERB", verb, third_person(verb) if form == "third" else gerund(verb))
         self._arguments(clause, event, verb)
         if manner and not early:
             self._adverb(clause, verb, manner)
+        return clause
 
     def _adverb(self, clause: Clause, verb: str, manner: str) -> None:
         word = world.NOVEL_ADVERBS.get(manner, manner) if self.novel and self.maybe(0.3) else manner
@@ -121,8 +118,7 @@ class SentenceWriter:
         particle = direction if move.object and move.action in _PARTICLE_VERBS and self.maybe(0.5) else None
         self._direction(clause, verb, particle)
         if move.object:
-            nouns = self._item(clause, self.room.items[move.object], event)
-            clause.pair("v-n", verb, nouns)
+            clause.pair("v-n", verb, self._item(clause, self.room.items[move.object], event))
         if particle is None:
             self._direction(clause, verb, direction)
         if move.target and ((needed and move.relation != "from") or self.maybe(0.8)):

@@ -189,11 +189,9 @@ class Room:
 
     def reachable(self, item: Item) -> bool:
         """Return whether the item is not held, and not in a closed or held one."""
-        if item.at.relation == "held":
-            return False
         holder = self.items.get(item.at.target)
         if holder is None or item.at.relation != "in":
-            return True
+            return item.at.relation != "held"
         return holder.open is not False and self.reachable(holder)
 
     def on_floor(self, item: Item) -> bool:
