@@ -87,9 +87,8 @@ def entered() -> tuple[int, int, int]:
         penumbra.build_negatives(SENTENCES)
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
-    inside = tuple(
-        f"{folder}{os.sep}" for folder in PROJECT.iterdir() if folder.is_dir() and folder.name not in OUTSIDE
-    )
+    folders = [folder for folder in PROJECT.iterdir() if folder.is_dir() and folder.name not in OUTSIDE]
+    inside = tuple(f"{folder}{os.sep}" for folder in folders)
     code = {(os.path.realpath(it.co_filename), it.co_qualname): it for it in entered if it.co_name != "<module>"}
     ours = {place: it for place, it in code.items() if place[0].startswith(inside) and f"{os.sep}." not in place[0]}
     functions = [it for it in ours.values() if it.co_flags & inspect.CO_OPTIMIZED and it.co_name not in COMPREHENSIONS]
@@ -107,9 +106,8 @@ def imported(start: Path, files: dict[Path, str]) -> set[Path]:
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
                 if isinstance(node, ast.ImportFrom) and node.module:
                     names = [node.module, *(f"{node.module}.{name}" for name in names)]
-                queue += [
-                    Path(*name.split(".")[1:]).with_suffix(".py") for name in names if name.startswith("penumbra.")
-                ]
+                ours = [name.split(".")[1:] for name in names if name.startswith("penumbra.")]
+                queue += [Path(*parts).with_suffix(".py") for parts in ours]
     return found
 
 
@@ -140,10 +138,8 @@ def main() -> None:
     by_flow = {flow: parameters(flow) for flow in FLOWS}
     distinct = {place for places in by_flow.values() for place in places}
     print(f"parameters: {len(distinct)} distinct;", ", ".join(f"{flow} {len(own)}" for flow, own in by_flow.items()))
-    print(
-        f"penumbra.build_negatives of nine sentences enters {number} files and {functions} functions "
-        f"({blocks} with bodies of classes and comprehensions)"
-    )
+    print(f"penumbra.build_negatives of nine sentences enters {number} files and {functions} functions", end=" ")
+    print(f"({blocks} with bodies of classes and comprehensions)")
     reached = imported(Path(START), files) | imported(Path(LOSSES), files)
     print(f"{START} to its last loss and matching: {len(reached)} files")
     print(f"go-to-definition on the imports of {EDITED}: {' of '.join(map(str, resolved(EDITED)))}")

@@ -108,9 +108,8 @@ class Captions:
                 counts[self._class(token)][token.lower_] += 1
         self.words = {kind: [*own] for kind, own in counts.items() if len(own) > 5}
         self.weights = {kind: [n**SMOOTHED for n in counts[kind].values()] for kind in self.words}
-        self.first = {
-            k: torch.tensor([i[0] for i in model.tokens([f" {w}" for w in own])]) for k, own in self.words.items()
-        }
+        tokens = {kind: model.tokens([f" {word}" for word in own]) for kind, own in self.words.items()}
+        self.first = {kind: torch.tensor([ids[0] for ids in own]) for kind, own in tokens.items()}
 
     def _class(self, token: Any) -> tuple[str, str]:
         return str(primitive_of(token)), token.tag_
@@ -197,7 +196,7 @@ class Captions:
         return rows
 
     def _row(
-        self, prompt: str, field: str, before: Callable[[], str], tokens: int, lines: list[Line], is_read: bool = False
+        self, prompt: str, field: str, before: Callable[[], str], tokens: int, lines: list[Line], is_read=False
     ) -> Row:
         """Return a row with as many tokens of lines that `before` draws, and then the given lines."""
         ids = [self.model.prefix[0], *self.model.tokens([f"{load_prompt(prompt, field).static}\n"])[0]]
@@ -224,13 +223,11 @@ def loss_of(model: Any, head: nn.Linear, rows: list[Row]) -> Tensor:
         return torch.tensor([one + [value] * (width - len(one)) for one in own])
 
     ids, lines, following = padded("ids", 0), padded("lines", -1), padded("following", -100).flatten()
-    seen = torch.ones(width, width, dtype=torch.bool).tril() & (
-        (lines[:, None] == 0) | (lines[:, :, None] == lines[:, None])
-    )
+    seen = (lines[:, None] == 0) | (lines[:, :, None] == lines[:, None])
+    seen &= torch.ones(width, width, dtype=torch.bool).tril()
     mask = torch.zeros(seen.shape, dtype=model.dtype).masked_fill_(~seen, torch.finfo(model.dtype).min)[:, None]
-    hidden = model.model(
-        input_ids=ids, position_ids=padded("positions", 0), attention_mask=mask, use_cache=False
-    ).last_hidden_state
+    inputs = {"input_ids": ids, "position_ids": padded("positions", 0), "attention_mask": mask}
+    hidden = model.model(**inputs, use_cache=False).last_hidden_state
     learned = following != -100
     loss = nn.functional.cross_entropy(model.lm_head(hidden.flatten(0, 1)[learned]).float(), following[learned])
     are_read = any(row.is_read for row in rows)
@@ -257,14 +254,12 @@ def head_losses(scores: Tensor, groups: list[int], lines: Sequence[Line]) -> tup
     return right / weight.sum(), ranks.mean() if len(ranks) else scores.new_zeros(())
 
 
-def train(
-    model: Any, head: nn.Linear, added: list[nn.Parameter], steps: list[list[Row]], rate: float, warm_up: int
-) -> None:
+def train(model: Any, head: nn.Linear, added: list[nn.Parameter], rows: list[Row], rate: float, warm_up: int) -> None:
+    steps = [rows[at : at + ROWS] for at in range(0, len(rows), ROWS)]
     groups: list[dict[str, Any]] = [{"params": added}, {"params": head.parameters(), "lr": HEAD_RATE * rate}]
     optimizer = torch.optim.AdamW(groups, rate, betas=(0.9, 0.98), weight_decay=0.01)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1, (step + 1) / warm_up) * (1 + math.cos(math.pi * step / len(steps))) / 2
-    )
+    rates = lambda step: min(1, (step + 1) / warm_up) * (1 + math.cos(math.pi * step / len(steps))) / 2
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rates)
     for step, rows in enumerate(steps):
         loss = loss_of(model, head, rows)
         loss.backward()
@@ -295,23 +290,16 @@ def main(captions: Path, output: Path = ADAPTER, steps: int = 120) -> None:
     head = nn.Linear(model.config.hidden_size, 1)
     nn.init.zeros_(head.weight)
     weights = [weight for lora in added.values() for weight in (lora.a, lora.b)]
-    train(model, head, weights, [first[at : at + ROWS] for at in range(0, len(first), ROWS)], RATE, WARM_UP)
-    train(model, head, weights, [second[at : at + ROWS] for at in range(0, len(second), ROWS)], READ_RATE, READ_WARM_UP)
+    train(model, head, weights, first, RATE, WARM_UP)
+    train(model, head, weights, second, READ_RATE, READ_WARM_UP)
     output.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        f"{name}.lora_{kind}.weight": weight.detach().bfloat16().contiguous()
-        for name, lora in added.items()
-        for kind, weight in (("A", lora.a), ("B", lora.b))
-    }
-    save_file(tensors | {f"plausibility.{kind}": it for kind, it in head.state_dict().items()}, output / WEIGHTS)
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": SMALL_MODEL,
-        "r": RANK,
-        "lora_alpha": ALPHA,
-        "target_modules": [name for names in LAYERS.values() for name in names],
-    }
+    tensors = {f"plausibility.{kind}": it for kind, it in head.state_dict().items()}
+    for name, lora in added.items():
+        for kind, weight in (("A", lora.a), ("B", lora.b)):
+            tensors[f"{name}.lora_{kind}.weight"] = weight.detach().bfloat16().contiguous()
+    save_file(tensors, output / WEIGHTS)
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": SMALL_MODEL}
+    config |= {"r": RANK, "lora_alpha": ALPHA, "target_modules": [name for names in LAYERS.values() for name in names]}
     (output / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -69,7 +69,6 @@ def lines(folder: Path) -> tuple[list[str], list[str]]:
         for line in (folder / f"data.{name}").read_text().splitlines():
             if not line.startswith(" "):
                 data.read(pos, line)
-    for pos, name in FILES.items():
         for fields in map(str.split, (folder / f"index.{name}").read_text().splitlines()):
             if re.fullmatch("[a-z]{2,}", fields[0]) and (pos, fields[0]) in data.words:
                 senses[pos, fields[0]] = [pos + offset for offset in fields[-int(fields[2]) :]]

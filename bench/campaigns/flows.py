@@ -42,7 +42,6 @@ MODEL = {
     "losses": {"shine": True},
 }
 NEGATIVES = {"filling": {"candidates": 2}, "judging": {"judge": False}}
-CLIP = {"encoder": "tiny-clip"}
 TRAINING = {
     "preset": "scenes-qd_detr-shine",
     "model": MODEL,
@@ -94,7 +93,7 @@ class Place:
     def changes(self, flow: str) -> dict[str, Any]:
         """Return the parameters of a flow."""
         videos = {"folder": f"{self.dataset}/videos", "clip_length": 1.0}
-        features = {"clip": CLIP, "videos": videos}
+        features = {"clip": {"encoder": "tiny-clip"}, "videos": videos}
         return {"dataset": {"name": NAME, "folder": str(self.dataset)}} | {
             "build-negatives": NEGATIVES,
             "extract-features": features,

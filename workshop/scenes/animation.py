@@ -7,7 +7,7 @@ from copy import copy
 
 from workshop.scenes import scene as layout
 from workshop.scenes.drawing import DRAWN, HIP, REST, SIDE
-from workshop.scenes.scene import Person, Pose, Record, Scene, Spot, Thing, locate
+from workshop.scenes.scene import Person, Pose, Record, Scene, Spot, locate
 from workshop.scenes.world import NOUNS
 
 Motion = Generator[None, float, None]  # starts when its phase begins, and gets shares (0 to 1) of the phase
@@ -55,31 +55,6 @@ def stride(steps: float, widest: int) -> int:
 
 def _widest(speed: float) -> int:
     return 42 if speed > WALKING else 26
-
-
-def fly(
-    thing: Thing,
-    start: Pose,
-    end: Pose,
-    share: float,
-    *,
-    way: float | None = None,
-    arc: float = 0,
-    turns: float = 0,
-    person: Person | None = None,
-) -> None:
-    """Move a thing on a curve `arc` pixels high between two poses; the hands of the person, if any, follow.
-
-    `way` is the share of the way after this share of the time.
-    """
-    way = share if way is None else way
-    x, y = start.x + (end.x - start.x) * way, start.y + (end.y - start.y) * way - arc * 4 * way * (1 - way)
-    depth = max(start.depth, end.depth) if share < 0.85 else end.depth
-    if person is not None:
-        depth = max(depth, person.y + 0.3) if share < 0.85 else depth
-        person.reach = (x, y - thing.grip)
-    angle = start.angle + (end.angle - start.angle) * way + 360 * turns * way
-    thing.flight = Pose(x, y, depth, angle=angle, bottom=end.bottom if share > 0.85 else 1e6)
 
 
 class Event:
@@ -138,6 +113,22 @@ class Event:
     def land(self) -> None:
         self.thing.flight = self.person.reach = None
 
+    def fly(
+        self, start: Pose, end: Pose, share: float, way: float | None = None, arc=0.0, turns=0.0, by_hand=False
+    ) -> None:
+        """Move the object on a curve `arc` pixels high between two poses; `by_hand`: the agent's hands follow.
+
+        `way` is the share of the way after this share of the time.
+        """
+        person, way = self.person, share if way is None else way
+        x, y = start.x + (end.x - start.x) * way, start.y + (end.y - start.y) * way - arc * 4 * way * (1 - way)
+        depth = max(start.depth, end.depth) if share < 0.85 else end.depth
+        if by_hand:
+            depth = max(depth, person.y + 0.3) if share < 0.85 else depth
+            person.reach = (x, y - self.thing.grip)
+        angle = start.angle + (end.angle - start.angle) * way + 360 * turns * way
+        self.thing.flight = Pose(x, y, depth, angle=angle, bottom=end.bottom if share > 0.85 else 1e6)
+
     def face_thing(self) -> Pose:
         pose = self.scene.pose(self.thing)
         face(self.person, pose.x)
@@ -177,7 +168,7 @@ class Event:
         arc = 4 if thing.relation == "in" else 0
         while (share := (yield)) < 1:
             if share > 0.3:  # the hands move first
-                fly(thing, start, self.scene.in_hands(person, thing), (share - 0.3) / 0.7, arc=arc)
+                self.fly(start, self.scene.in_hands(person, thing), (share - 0.3) / 0.7, arc=arc)
             pose = self.scene.pose(thing)
             person.reach = (pose.x, pose.y - thing.grip)
         thing.relation, thing.target, person.holding = "held", person.id, thing.id
@@ -215,7 +206,7 @@ class Event:
         start, end = self._release()
         face(self.person, end.x)
         while (share := (yield)) < 1:
-            fly(self.thing, start, end, share, arc=5, person=self.person)
+            self.fly(start, end, share, arc=5, by_hand=True)
         self.land()
 
     def drop(self) -> Action:
@@ -224,11 +215,11 @@ class Event:
         face(self.person, end.x)
         above = Pose(end.x, min(start.y, end.y - _FALL), max(start.depth, end.depth))
         while (share := (yield)) <= 0.5:
-            fly(self.thing, start, above, share / 0.5, person=self.person)
-        fly(self.thing, start, above, 1, person=self.person)
+            self.fly(start, above, share / 0.5, by_hand=True)
+        self.fly(start, above, 1, by_hand=True)
         while share < 1:
             fallen = (share - 0.5) / 0.5
-            fly(self.thing, above, end, fallen, way=fallen * fallen)
+            self.fly(above, end, fallen, way=fallen * fallen)
             share = yield
         self.land()
 
@@ -241,10 +232,10 @@ class Event:
         high = min(high, min(start.y, end.y) - 8)
         back = Pose(person.x - 6 * person.facing, person.y - height * 0.8, start.depth)
         while (share := (yield)) <= 0.3:
-            fly(self.thing, start, back, share / 0.3, person=person)
+            self.fly(start, back, share / 0.3, by_hand=True)
         turns = 0 if self.direction == "down" else person.facing
         while share < 1:
-            fly(self.thing, back, end, (share - 0.3) / 0.7, arc=high, turns=turns)
+            self.fly(back, end, (share - 0.3) / 0.7, arc=high, turns=turns)
             person.reach = (person.x + 14 * person.facing, person.y - height * 0.7)
             share = yield
         self.land()
@@ -260,18 +251,8 @@ class Event:
         face(self.person, other.x)
         start, _ = self._release()
         while (share := (yield)) < 1:
-            fly(self.thing, start, self.scene.in_hands(other, self.thing), share, person=self.person)
+            self.fly(start, self.scene.in_hands(other, self.thing), share, by_hand=True)
         self.land()
-
-    def carry(self) -> Action:
-        target, scene, person = self.target, self.scene, self.person
-        if target is None:
-            yield [self.walk_to(layout.far_side(scene, person, self.record["agent_x"][1] * SIDE))]
-        elif self.relation == "behind":
-            yield [self.walk_to(layout.stand_beyond(scene, person, target))]
-        else:
-            apart = {"near": 13.0, "beside": 1.0}.get(self.relation, 5.0)
-            yield [self.walk_to(layout.stand_by(scene, person, target, apart), look=scene.pose(target).x)]
 
     def push(self) -> Action:
         thing = self.thing
@@ -299,7 +280,7 @@ class Event:
         last = max(end.y + 1, floor if self.relation in ("under", "behind") else 0)
         while share < 1:
             share = yield
-            fly(thing, start, end, share)
+            self.fly(start, end, share)
             pose = self.scene.pose(thing)
             person.x = min(max(pose.x + apart, 6), SIDE - 6)
             person.y = ground + (last - ground) * share
@@ -312,7 +293,7 @@ class Event:
         turns = (end.x - start.x) / (math.pi * max(min(thing.width, thing.height), 6))
         whole = 0 if thing.noun in _ON_WHEELS else round(turns) or math.copysign(1, end.x - start.x)
         while (share := (yield)) < 1:
-            fly(thing, start, end, share, turns=whole)
+            self.fly(start, end, share, turns=whole)
             pose = self.scene.pose(thing)
             self.person.reach = (pose.x, pose.y - 4) if share < 0.25 else None
 
@@ -322,7 +303,7 @@ class Event:
             self.person.change(kick=round(back if share < 0.25 else ahead))
             if share > 0.25:
                 off = (share - 0.25) / 0.75
-                fly(self.thing, start, end, off, way=1 - (1 - off) ** 2, arc=9)
+                self.fly(start, end, off, way=1 - (1 - off) ** 2, arc=9)
         self.person.change(kick=0)
 
     def close(self) -> Action:
@@ -515,13 +496,14 @@ class Event:
         elif self.relation == "behind":
             yield [self.walk_to(layout.stand_beyond(scene, person, target), speed=speed)]
         else:
-            spot = layout.stand_by(scene, person, target, 3)
+            apart = {"near": 13.0, "beside": 1.0}.get(self.relation, 5.0 if self.action == "carry" else 3.0)
+            spot = layout.stand_by(scene, person, target, apart)
             arrival = self.walk_to(spot, speed=speed, look=scene.pose(target).x)
             radius = target.width / 2 + 10
             yield [arrival, max(4 * radius / speed, 0.6)] if self.relation == "around" else [arrival]
             yield from self._circling(radius, speed)
 
-    run = walk
+    run = carry = walk
 
     def _circling(self, radius: float, speed: float) -> Motion:
         person, pose, middle, share = self.person, self.scene.pose(self.target), self.scene.ground(self.target), 0.0

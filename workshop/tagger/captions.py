@@ -19,7 +19,8 @@ from workshop.scenes.world import third_person
 
 WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 RELATIONS: dict[str, str] = WORDS["relations"]  # Universal Dependencies -> CLEAR
-NOMINAL = {"NOUN", "PROPN", "PRON", "NUM", "DET", "SYM", "X"}
+NOMINAL = ("NOUN", "PROPN", "PRON", "NUM", "DET", "SYM", "X")
+COMPLEMENTS = {**dict.fromkeys(NOMINAL, "attr"), "ADJ": "acomp", "ADV": "advmod"}  # of a copula
 CLAUSAL = set(WORDS["clausal"].split())
 
 
@@ -40,18 +41,15 @@ class Word:
 def read_conllu(path: Path) -> Iterator[list[Word]]:
     """Yield the sentences of a CoNLL-U file without multi-word ranges and empty nodes."""
     words: list[Word] = []
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            columns = line.rstrip("\n").split("\t")
-            if len(columns) == 10 and columns[0].isdigit():
-                head = int(columns[6]) - 1
-                head = len(words) if head < 0 else head
-                words.append(Word(*columns[1:6], head, columns[7], "SpaceAfter=No" not in columns[9]))
-            elif not line.strip() and words:
-                yield words
-                words = []
-    if words:
-        yield words
+    for line in [*path.read_text(encoding="utf-8").split("\n"), ""]:
+        columns = line.split("\t")
+        if len(columns) == 10 and columns[0].isdigit():
+            head = int(columns[6]) - 1
+            head = len(words) if head < 0 else head
+            words.append(Word(*columns[1:6], head, columns[7], "SpaceAfter=No" not in columns[9]))
+        elif not line.strip() and words:
+            yield words
+            words = []
 
 
 def to_clear_style(words: list[Word]) -> list[Word]:
@@ -81,8 +79,7 @@ def _children(words: list[Word], head: int) -> list[int]:
 
 def _replace(words: list[Word], old: int, new: int) -> None:
     """Attach `new` in the place of `old`, and `old` to `new`, still without a relation."""
-    root = words[old].head == old
-    words[new].head = new if root else words[old].head
+    words[new].head = new if words[old].head == old else words[old].head
     words[new].dep = words[old].dep
     words[old].head = new
 
@@ -90,14 +87,12 @@ def _replace(words: list[Word], old: int, new: int) -> None:
 def _head_names_last(words: list[Word]) -> None:
     for i in range(len(words)):
         parts = [c for c in _children(words, i) if words[c].dep == "compound" and c > i]
-        if not parts or words[i].pos != "PROPN":
-            continue
-        last = parts[-1]
-        others = [c for c in _children(words, i) if c != last]
-        _replace(words, i, last)
-        words[i].dep = "compound"
-        for child in others:
-            words[child].head = last
+        if parts and words[i].pos == "PROPN":
+            others = [c for c in _children(words, i) if c != parts[-1]]
+            _replace(words, i, parts[-1])
+            words[i].dep = "compound"
+            for child in others:
+                words[child].head = parts[-1]
 
 
 def _lift_copulas(words: list[Word]) -> None:
@@ -107,13 +102,9 @@ def _lift_copulas(words: list[Word]) -> None:
         predicate = word.head
         children = [c for c in _children(words, predicate) if c != i]
         _replace(words, predicate, i)
-        pos = words[predicate].pos
+        words[predicate].dep = COMPLEMENTS.get(words[predicate].pos, "ccomp")
         if any(words[c].dep == "case" for c in children):
             words[predicate].dep = "npadvmod"  # becomes prep + pobj below
-        elif pos in NOMINAL:
-            words[predicate].dep = "attr"
-        else:
-            words[predicate].dep = {"ADJ": "acomp", "ADV": "advmod"}.get(pos, "ccomp")
         for child in children:
             clausal = words[child].dep in CLAUSAL or (words[child].dep == "advmod" and child < i)
             if clausal and not (words[child].dep == "punct" and child > predicate and words[predicate].pos == "X"):
@@ -158,6 +149,7 @@ def to_doc(vocab: Vocab, words: list[Word], *, lower: bool = False) -> Doc:
 AGENTS = ("person", "man", "woman", "boy", "girl", "guy", "child", "dog", "player", "lady")
 PARTICLES = ("up", "down", "off", "out", "away", "back", "over", "around")
 PREPOSITIONS = tuple(WORDS["prepositions"].split())
+AUXILIARIES = {"be", "have", "do"}
 START = ("start", "begin", "continue", "stop", "keep", "finish")
 DETERMINERS = (("a", "DT"), ("the", "DT"), ("some", "DT"), ("their", "PRP$"), ("his", "PRP$"), ("her", "PRP$"))
 
@@ -172,7 +164,7 @@ class TreebankLexicon:
         self, sentences: Iterable[list[Word]], common: dict[str, set[str]], irregular: dict[str, list[str]]
     ) -> None:
         forms: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-        counts: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
         morphs: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         transitive: Counter[str] = Counter()
         for words in sentences:
@@ -192,7 +184,7 @@ class TreebankLexicon:
         self.verbs = {
             lemma: {tag: seen.most_common(1)[0][0] for tag, seen in tags.items()}
             for lemma, tags in forms.items()
-            if {"VB", "VBG"} <= tags.keys() and lemma not in ("be", "have", "do") and lemma.isalpha()
+            if {"VB", "VBG"} <= tags.keys() and lemma not in AUXILIARIES and lemma.isalpha()
         }
         for lemma, tags in self.verbs.items():
             tags.setdefault("VBZ", third_person(lemma))
@@ -201,27 +193,22 @@ class TreebankLexicon:
             tags["VBP"] = tags["VB"]
         self.transitive = [verb for verb in self.verbs if transitive[verb]]
         self.words = {
-            tag: [entry for entry, n in seen.items() for _ in range(min(n, 4))] for tag, seen in counts.items()
+            tag: [text for (text, _), n in seen.items() for _ in range(min(n, 4))] for tag, seen in counts.items()
         }
-        self.words["RB"] = [entry for entry in self.words["RB"] if entry[0].endswith("ly")]
-
-        self._add_verbs(common["verb"] - self.verbs.keys() - {"be", "have", "do"}, irregular)
-        self.intransitive = list(self.verbs)
-        self.words["NN"] += [(noun, noun) for noun in sorted(common["noun"])]
-        self.words["NNS"] += [(third_person(noun), noun) for noun in sorted(common["noun"])]
-        self.words["JJ"] += [(adjective, adjective) for adjective in sorted(common["adj"])]
-
-    def _add_verbs(self, lemmas: set[str], irregular: dict[str, list[str]]) -> None:
-        forms: dict[str, list[str]] = defaultdict(list)
+        self.words["RB"] = [text for text in self.words["RB"] if text.endswith("ly")]
+        self.words["NN"] += sorted(common["noun"])
+        self.words["NNS"] += [third_person(noun) for noun in sorted(common["noun"])]
+        self.words["JJ"] += sorted(common["adj"])
+        irregulars: dict[str, list[str]] = defaultdict(list)
         for form, (lemma, *_) in irregular.items():
-            forms[lemma].append(form)
-        for lemma in sorted(lemmas):
-            gerunds = [form for form in forms[lemma] if form.endswith("ing")]
-            pasts = [form for form in forms[lemma] if not form.endswith("ing")] or [_regular(lemma, "ed")]
-            gerund = gerunds[0] if gerunds else _regular(lemma, "ing")
-            forms_of = (lemma, lemma, third_person(lemma), gerund, pasts[0], pasts[-1])
-            self.verbs[lemma] = dict(zip(("VB", "VBP", "VBZ", "VBG", "VBD", "VBN"), forms_of, strict=True))
+            irregulars[lemma].append(form)
+        for lemma in sorted(common["verb"] - self.verbs.keys() - AUXILIARIES):
+            gerunds = [form for form in irregulars[lemma] if form.endswith("ing")] or [_regular(lemma, "ing")]
+            pasts = [form for form in irregulars[lemma] if not form.endswith("ing")] or [_regular(lemma, "ed")]
+            of_lemma = (lemma, lemma, third_person(lemma), gerunds[0], pasts[0], pasts[-1])
+            self.verbs[lemma] = dict(zip(("VB", "VBP", "VBZ", "VBG", "VBD", "VBN"), of_lemma, strict=True))
             self.transitive.append(lemma)
+        self.intransitive = list(self.verbs)
 
     def morph(self, text: str, tag: str) -> str:
         """Return the most common features of a word with this fine tag."""
@@ -234,10 +221,8 @@ def _regular(lemma: str, ending: str) -> str:
         return lemma[:-1] + ending
     if ending == "ed" and lemma.endswith("y") and lemma[-2:-1] not in "aeiou":
         return lemma[:-1] + "ied"
-    doubles = len(lemma) <= 4 and lemma[-1] not in "aeiouwxy" and lemma[-2:-1] in "aeiou"
-    if doubles and lemma[-3:-2] not in "aeiou":
-        return lemma + lemma[-1] + ending
-    return lemma + ending
+    ends = lemma[-1] not in "aeiouwxy" and lemma[-2:-1] in "aeiou" and lemma[-3:-2] not in "aeiou"
+    return lemma + lemma[-1] * (ends and len(lemma) <= 4) + ending
 
 
 class Sentence:
@@ -283,7 +268,7 @@ class Sentence:
         return noun
 
     def _open_class(self, tag: str, pos: str) -> tuple[str, str, str]:
-        return self.chance.choice(self.lexicon.words[tag])[0], tag, pos
+        return self.chance.choice(self.lexicon.words[tag]), tag, pos
 
     def preposition(self, head: int) -> None:
         prep = self.add(self.chance.choice(PREPOSITIONS), "IN", "ADP", head, "prep")
@@ -343,8 +328,7 @@ class Sentence:
         elif form < 0.42:  # progressive
             aux = self.add(self.chance.choice(("is", "is", "are", "was")), "VBZ", "AUX", -1, "aux", "be")
             self.words[aux].tag = {"is": "VBZ", "are": "VBP", "was": "VBD"}[self.words[aux].text]
-            root = self.verb("VBG", -1, "ROOT")
-            self.words[aux].head = root
+            root = self.words[aux].head = self.verb("VBG", -1, "ROOT")
         elif form < 0.52:  # "person starts laughing", "person begin to open a door"
             lemma = self.chance.choice([verb for verb in START if verb in self.lexicon.verbs])
             tag = self.chance.choice(("VBZ", "VBZ", "VBP", "VBD"))
@@ -382,20 +366,15 @@ class Sentence:
             self.verb(self.words[root].tag, root, "conj")
         elif style < 0.27:  # "... as they close the door", "... while eating"
             mark = self.add(self.chance.choice(("as", "while")), "IN", "SCONJ", -1, "mark")
+            heads = [mark]
             if self.words[mark].text == "as":
-                pronoun = self.add(self.chance.choice(("he", "she", "they")), "PRP", "PRON", -1, "nsubj")
-                verb = self.verb("VBZ", root, "advcl")
-                self.words[pronoun].head = verb
-            else:
-                verb = self.verb("VBG", root, "advcl")
-            self.words[mark].head = verb
+                heads.append(self.add(self.chance.choice(("he", "she", "they")), "PRP", "PRON", -1, "nsubj"))
+            self.attach(heads, self.verb("VBZ" if len(heads) > 1 else "VBG", root, "advcl"))
 
 
 def caption_trees(lexicon: TreebankLexicon, count: int, seed: int = 0) -> list[list[Word]]:
     chance = random.Random(seed)
-    captions = []
-    for _ in range(count):
-        sentence = Sentence(lexicon, chance)
+    captions = [Sentence(lexicon, chance) for _ in range(count)]
+    for sentence in captions:
         sentence.clause()
-        captions.append(sentence.words)
-    return captions
+    return [sentence.words for sentence in captions]

@@ -19,10 +19,8 @@ class _Instruction(Sentence):
         """Add "Simmer the sauce for ten minutes.", "now mix flour and eggs"."""
         opening = []
         if self.maybe(0.1):
-            is_order = self.maybe(0.6)
-            word = (
-                self.chance.choice(("then", "now", "next", "first")) if is_order else self._open_class("RB", "ADV")[0]
-            )
+            order = ("then", "now", "next", "first")
+            word = self.chance.choice(order if self.maybe(0.6) else self.lexicon.words["RB"])
             opening = [self.add(word, "RB", "ADV", -1, "advmod")]
         root = self._command(-1, "ROOT")
         self.attach([*opening, root], root)
@@ -101,9 +99,7 @@ class _Instruction(Sentence):
 
 def instruction_trees(lexicon: TreebankLexicon, count: int, seed: int = 0) -> list[list[Word]]:
     chance = random.Random(seed)
-    sentences = []
-    for i in range(count):
-        sentence = _Instruction(lexicon, chance)
+    sentences = [_Instruction(lexicon, chance) for _ in range(count)]
+    for i, sentence in enumerate(sentences):
         (sentence.imperative if i % 3 else sentence.statement)()
-        sentences.append(sentence.words)
-    return sentences
+    return [sentence.words for sentence in sentences]

@@ -50,14 +50,9 @@ def common_words() -> tuple[dict[str, set[str]], dict[str, list[str]]]:
     """Return WordNet's common words by class and its irregular verb forms, from spacy-lookups-data."""
     index = load_lookups("en", tables=["lemma_index", "lemma_exc"])
     logprob = load_lookups("en", tables=["lexeme_prob"]).get_table("lexeme_prob")
-    common = {
-        pos: {
-            word
-            for word in index.get_table("lemma_index")[pos]
-            if word.isalpha() and len(word) > 2 and logprob.get(word, -99) > rarest
-        }
-        for pos, rarest in RAREST_LOGPROB.items()
-    }
+    words, common = index.get_table("lemma_index"), {}
+    for pos, rarest in RAREST_LOGPROB.items():
+        common[pos] = {it for it in words[pos] if it.isalpha() and len(it) > 2 and logprob.get(it, -99) > rarest}
     return common, index.get_table("lemma_exc")["verb"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from workshop.scenes.drawing import COLOURS, HEIGHTS, SIDE
 from workshop.scenes.generate import data_set
 from workshop.scenes.render import FPS, Frame, frame_count, paint, scenes_by_frame
 from workshop.scenes.scene import Box, Person, Record, Scene, Thing, area, person_box, posture
-from workshop.scenes.script import Script, write_script
+from workshop.scenes.script import write_script
 from workshop.scenes.sentences import SentenceWriter
 from workshop.scenes.world import ACTIONS, AGENTS, FLOOR, MANNERS, NOUNS, PLACES, SIZES, materials_of
 from workshop.tiny_clip.model import GRID, PATCH, SPREAD, Patches, Pictures, stirring
@@ -60,33 +60,24 @@ def known_scenes() -> set[str]:
     return {content(json.loads(line)) for line in data_set()["scripts.jsonl"].splitlines()}
 
 
-def _new_scenes(chance: random.Random, scenes: int) -> Iterator[tuple[Script, Record, list[list[str]]]]:
-    known = known_scenes()
-    for scene in range(scenes):
+def scripts(chance: random.Random, count: int, known: Container[str] = ()) -> Iterator[tuple[Record, list[list[str]]]]:
+    """Yield scripts whose content is not known, with sentences for each event, if possible those of no other event."""
+    for number in range(count):
         novel = chance.random() < NOVEL
         script = write_script(chance, novel=novel)
-        record = script.record(f"T{scene}", "train")
+        record, writer = script.record(f"T{number}", "train"), SentenceWriter(script, chance, novel=novel)
         if script.events and content(record) not in known:
-            yield script, record, sentences_of(script, chance, novel=novel)
-
-
-def sentences_of(script: Script, chance: random.Random, *, novel: bool) -> list[list[str]]:
-    """Return sentences for each event, if possible only those that describe no other event."""
-    writer = SentenceWriter(script, chance, novel=novel)
-    several = [[writer.describe(event) for _ in range(TRIES)] for event in range(len(script.events))]
-    alone = [[sentence.text for sentence in some if len(sentence.events) == 1] for some in several]
-    return [some or [sentence.text for sentence in all_] for some, all_ in zip(alone, several, strict=True)]
+            several = [[writer.describe(event) for _ in range(TRIES)] for event in range(len(script.events))]
+            alone = [[sentence for sentence in some if len(sentence.events) == 1] or some for some in several]
+            yield record, [[sentence.text for sentence in some] for some in alone]
 
 
 def clips(seed: int, scenes: int) -> Iterator[Clip]:
     chance = random.Random(seed)
-    for script, record, sentences in _new_scenes(chance, scenes):
+    for record, sentences in scripts(chance, scenes, known_scenes()):
         count = frame_count(record)
-        drawn = {
-            min(max(round(chance.uniform(event.start - 0.2, event.end - 0.2) * FPS), 0), count - 1)
-            for event in script.events
-            for _ in range(CLIPS)
-        }
+        spans = [(event["start"] - 0.2, event["end"] - 0.2) for event in record["events"] for _ in range(CLIPS)]
+        drawn = {min(max(round(chance.uniform(*span) * FPS), 0), count - 1) for span in spans}
         firsts = sorted(drawn | {chance.randrange(count) for _ in range(IDLE)})
         for first, (before, middle, after) in _frames_of_clips(record, firsts, _seen).items():
             start, end = first / FPS, (first + SPREAD[-1]) / FPS
@@ -105,8 +96,9 @@ def clips(seed: int, scenes: int) -> Iterator[Clip]:
 def moments(seed: int, scenes: int) -> Iterator[tuple[str, Pictures]]:
     """Yield a sentence for each event, and the frames of four clips [QUARTERS, FRAMES, SIDE, SIDE, 3]."""
     shares = [(quarter + 0.5) / QUARTERS for quarter in range(QUARTERS)]
-    for script, record, sentences in _new_scenes(random.Random(seed), scenes):
-        middles = [[event.start + (event.end - event.start) * share for share in shares] for event in script.events]
+    for record, sentences in scripts(random.Random(seed), scenes, known_scenes()):
+        times = [(event["start"], event["end"]) for event in record["events"]]
+        middles = [[start + (end - start) * share for share in shares] for start, end in times]
         firsts = [[max(round((middle - LENGTH / 2) * FPS), 0) for middle in several] for several in middles]
         seen = _frames_of_clips(record, {first for several in firsts for first in several}, as_filmed)
         for several, texts in zip(firsts, sentences, strict=True):
@@ -195,21 +187,16 @@ def _owners(boxes: list[Box | None]) -> npt.NDArray[np.int16]:
     return grid
 
 
-def _one_hot(choices: Sequence[str], chosen: str | None) -> list[float]:
-    return [float(choice == chosen) for choice in choices]
-
-
 def _body(scene: Scene, person: Person) -> list[float]:
     held = posture(scene, person)
     return [
         *(value / UNIT for value in (person.x, person.y - person.lift, person.lift)),
         float(person.facing),
-        *_one_hot(("front", "side", "back"), held.view),
-        *_one_hot(("floor", "seat"), held.sits),
+        *(float(held.view == view) for view in ("front", "side", "back")),
+        *(float(held.sits == seat) for seat in ("floor", "seat")),
         *(held.stride / 30, held.crouch / 10, held.lean / 10, held.kick / 30),
         *(number / 10 for hand in held.hands for number in hand),
-        float(person.holding is not None),
-        float(person.overhead),
+        *(float(person.holding is not None), float(person.overhead)),
     ]
 
 
@@ -218,12 +205,9 @@ def _state(scene: Scene, thing: Thing) -> list[float]:
     angle = np.deg2rad(pose.angle)
     return [
         *(value / UNIT for value in (pose.x, pose.y, pose.depth)),
-        float(pose.hidden),
-        float(np.sin(angle)),
-        float(np.cos(angle)),
-        thing.squeeze,
+        *(float(pose.hidden), float(np.sin(angle)), float(np.cos(angle)), thing.squeeze),
         thing.opened if thing.opened is not None else -0.5,
-        *_one_hot(RELATIONS, thing.relation),
+        *(float(thing.relation == relation) for relation in RELATIONS),
     ]
 
 
@@ -276,21 +260,15 @@ def attributes(record: Record, events: list[int], middle: float) -> Attributes:
 
 def _attributes(record: Record, event: Record, middle: float) -> dict[str, str | None]:
     items = {item["id"]: item for item in record["setting"]["items"]}
-    agents = {agent["id"]: agent for agent in record["agents"]}
+    agents = {agent["id"]: agent["noun"] for agent in record["agents"]}
     thing, target = items.get(event["object"], {}), event["target"]
-    at = items.get(target) or {"noun": agents[target]["noun"] if target in agents else target}
+    at = items.get(target) or {"noun": agents.get(target, target)}
     done = (middle - event["start"]) / (event["end"] - event["start"])
     own = {name: event[name] for name in ("action", "direction", "manner", "relation")}
     look = {name: thing.get(name) for name in ("colour", "size", "material", "modifier")}
-    return {
-        **own,
-        **look,
-        "object": thing.get("noun"),
-        "agent": agents[event["agent"]]["noun"],
-        "target": at["noun"],
-        "target_colour": at.get("colour"),
-        "phase": "begin" if done < BEGUN else "end" if done > ALMOST else "middle",
-    }
+    roles = {"object": thing.get("noun"), "agent": agents[event["agent"]]}
+    roles |= {"target": at["noun"], "target_colour": at.get("colour")}
+    return own | look | roles | {"phase": ("begin", "middle", "end")[(done >= BEGUN) + (done > ALMOST)]}
 
 
 BATCH = 96  # clips

@@ -51,32 +51,17 @@ STIRS = 25  # change of a pixel, of 255, that counts as motion
 Patches = npt.NDArray[np.uint8]  # (…, GRID · GRID, FRAMES · 3 · PATCH · PATCH)
 
 
+def tower(width: int, *, layers: int, heads: int, inner: int, **others: Any) -> dict[str, Any]:
+    sizes = {"hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers}
+    return {"intermediate_size": inner * width, "projection_dim": SHARED, "hidden_act": "relu", **sizes, **others}
+
+
 def new_model(tokenizer: Any) -> Any:
     """Return a `CLIPModel` with random weights and FRAMES frames as input."""
-    end = tokenizer.convert_tokens_to_ids(END)
-    shared: dict[str, Any] = {"projection_dim": SHARED, "hidden_act": "relu"}
-    text = {
-        **shared,
-        "bos_token_id": tokenizer.convert_tokens_to_ids(START),
-        "eos_token_id": end,
-        "pad_token_id": end,
-        "vocab_size": len(tokenizer),
-        "hidden_size": TEXT_WIDTH,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 3,
-        "intermediate_size": 2 * TEXT_WIDTH,
-        "max_position_embeddings": POSITIONS,
-    }
-    vision = {
-        **shared,
-        "num_channels": 3 * FRAMES,
-        "image_size": SIDE,
-        "patch_size": PATCH,
-        "hidden_size": WIDTH,
-        "num_attention_heads": 3,
-        "num_hidden_layers": 5,
-        "intermediate_size": 3 * WIDTH,
-    }
+    start, end = tokenizer.convert_tokens_to_ids([START, END])
+    text = tower(TEXT_WIDTH, layers=3, heads=4, inner=2, vocab_size=len(tokenizer), max_position_embeddings=POSITIONS)
+    text |= {"bos_token_id": start, "eos_token_id": end, "pad_token_id": end}
+    vision = tower(WIDTH, layers=5, heads=3, inner=3, num_channels=3 * FRAMES, image_size=SIDE, patch_size=PATCH)
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=SHARED))
     model.set_attn_implementation("eager")  # its bfloat16 products are fast on a CPU
     rates = 1.5 / 32 ** (torch.arange(WIDTH // 4) / (WIDTH // 4))
@@ -123,9 +108,8 @@ def see(model: Any, patches: torch.Tensor, places: torch.Tensor) -> tuple[torch.
 
 
 def _levels() -> tuple[torch.Tensor, torch.Tensor]:
-    mean, deviation = (
-        (255 * torch.tensor(values)).repeat(FRAMES).repeat_interleave(PATCH**2) for values in (MEAN, DEVIATION)
-    )
+    both = 255 * torch.tensor((MEAN, DEVIATION))
+    mean, deviation = both.repeat(1, FRAMES).repeat_interleave(PATCH**2, dim=1)
     return mean, deviation
 
 

@@ -11,6 +11,7 @@ has matrix units for bfloat16, and 6 GB of memory. Nothing is downloaded.
 import json
 import random
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penumbra.tasks.features.clip import FOLDER
-from workshop.scenes.script import write_script
 from workshop.tiny_clip import clips as data
 from workshop.tiny_clip import model as network
-from workshop.tiny_clip.clips import Batch, Batches, Clip, clips, moments, sentences_of
+from workshop.tiny_clip.clips import Batch, Batches, Clip, clips, moments
 from workshop.tiny_clip.model import Pictures, look_closely, new_model, see, to_patches, to_pixels, train_tokenizer
 
 RESTING = 0.1  # weight of empty patches
@@ -36,9 +36,13 @@ STIRRING = 0.5  # change of a thing, in deviations, that counts as motion
 class Lessons(nn.Module):
     """Losses of clips: their labels, the kinds and colours of patches, and the states of the patches' owners."""
 
-    def __init__(self, deviations: Tensor) -> None:
+    def __init__(self, clips: Sequence[Clip]) -> None:
         super().__init__()
-        self.deviations = deviations
+        owners = np.stack([clip.owners for clip in clips])
+        numbers = np.stack([clip.numbers for clip in clips]).astype(np.float32)
+        agents, things = numbers[owners == data.AGENT], numbers[owners == data.THING]
+        both = [agents[:, : data.OF_AGENT].std(0), things[:, data.OF_AGENT :].std(0)]
+        self.deviations = torch.from_numpy(np.concatenate(both) + np.float32(SMALLEST))
         self.attributes = nn.ModuleList(nn.Linear(network.SHARED, len(names)) for names in data.GROUPS.values())
         self.stirring = nn.Sequential(nn.LayerNorm(network.WIDTH), nn.Linear(network.WIDTH, network.SHARED))
         self.patches = nn.ModuleList(nn.Linear(network.WIDTH, len(names)) for names in (data.KINDS, data.HUES))
@@ -60,11 +64,9 @@ class Lessons(nn.Module):
 
     def names_loss(self, patches: Tensor, maps: Tensor) -> Tensor:
         """Return the cross-entropy of patches [B, K, WIDTH] and their kinds and colours [B, K, 2]."""
-        losses = [
-            functional.cross_entropy(head(patches).flatten(0, 1).float(), maps[..., i].flatten(), weight)
-            for i, (head, weight) in enumerate(zip(self.patches, self.weights, strict=True))
-        ]
-        return torch.stack(losses).sum()
+        scores = [head(patches).flatten(0, 1).float() for head in self.patches]
+        labels = maps.flatten(0, 1).unbind(-1)
+        return torch.stack([*map(functional.cross_entropy, scores, labels, self.weights)]).sum()
 
     def states_loss(self, patches: Tensor, clips: Tensor, owners: Tensor, numbers: Tensor) -> Tensor:
         """Return the error of the owners' states [B, K, NUMBERS] and of those that change most in a clip."""
@@ -85,14 +87,6 @@ def _mean_error(found: Tensor, true: Tensor, of_agents: Tensor, of_things: Tenso
     errors = functional.smooth_l1_loss(found.float(), true, reduction="none")
     agents, things = errors[..., : data.OF_AGENT][of_agents], errors[..., data.OF_AGENT :][of_things]
     return torch.stack([part.sum() / max(part.numel(), 1) for part in (agents, things)]).sum()
-
-
-def deviations(clips: Sequence[Clip]) -> Tensor:
-    owners = np.stack([clip.owners for clip in clips])
-    numbers = np.stack([clip.numbers for clip in clips]).astype(np.float32)
-    agents, things = numbers[owners == data.AGENT], numbers[owners == data.THING]
-    both = [agents[:, : data.OF_AGENT].std(0), things[:, data.OF_AGENT :].std(0)]
-    return torch.from_numpy(np.concatenate(both) + np.float32(SMALLEST))
 
 
 MOMENTS_AT_ONCE = 32
@@ -151,8 +145,8 @@ def optimisers_of(model: Any, weights: Sequence[nn.Parameter]) -> dict[float, to
     others = [weight for weight in weights if id(weight) not in known]
     groups = [
         {"params": [filters], "weight_decay": 0.0, "scale": FILTERS},
-        {"params": [weight for weight in others if weight.ndim > 1], "weight_decay": 0.05, "scale": 1.0},
-        {"params": [weight for weight in others if weight.ndim <= 1], "weight_decay": 0.0, "scale": 1.0},
+        {"params": [weight for weight in others if weight.ndim > 1], "weight_decay": 0.05},
+        {"params": [weight for weight in others if weight.ndim <= 1], "weight_decay": 0.0},
     ]
     muon = torch.optim.Muon(matrices, TURN, weight_decay=0.02, adjust_lr_fn="original", ns_steps=4)
     return {RATE: torch.optim.AdamW(groups, RATE, (0.9, 0.98)), TURN: muon}
@@ -175,7 +169,7 @@ def fit(model: Any, tokenizer: Any, several: Sequence[Clip], steps: int, seed: i
     batches = Batches(several, to_patches(np.stack([clip.pictures for clip in several])), seed)
     lively = batches.patches[batches.stirs]
     look_closely(model, lively[batches.chance.permutation(len(lively))[:LOOKED_AT]])
-    lessons = Lessons(deviations(several[: 10 * data.BATCH]))
+    lessons = Lessons(several[: 10 * data.BATCH])
     weights = [*model.parameters(), *lessons.parameters()]
     optimisers = optimisers_of(model, weights)
     for step in range(steps):
@@ -194,11 +188,8 @@ def fit(model: Any, tokenizer: Any, several: Sequence[Clip], steps: int, seed: i
 
 
 def sentences_of_scripts(seed: int) -> Iterator[str]:
-    chance = random.Random(seed)
-    for _ in range(SCRIPTS):
-        novel = chance.random() < data.NOVEL
-        for several in sentences_of(write_script(chance, novel=novel), chance, novel=novel):
-            yield from several
+    for _, several in data.scripts(random.Random(seed), SCRIPTS):
+        yield from chain.from_iterable(several)
 
 
 def main(output: Path = FOLDER, scenes: int = 1800, held_out: int = 300, steps: int = 3000, seed: int = 1) -> None:
