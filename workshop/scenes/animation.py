@@ -259,7 +259,8 @@ class Event:
         start, end = self.scene.pose(thing), self.destination(self.record["destination"]["x"] * SIDE)
         way = 1 if end.x >= start.x else -1
         apart = (way if self.action == "pull" else -way) * (thing.width / 2 + 9)
-        spot = layout.stand_behind(self.scene, self.person, thing, start.x + apart)
+        spots = layout.clamped((start.x + apart, start.y + down) for down in (1, 4, 8, 14, 20))
+        spot = layout.stand(self.scene, self.person, spots, thing.id)
         length = math.dist((start.x, start.y), (end.x, end.y))
         yield [self.walk_to(spot, look=start.x), 1.2 + length / 80]
         face(self.person, start.x)
@@ -486,7 +487,8 @@ class Event:
         scene, person, target = self.scene, self.person, self.target
         speed = RUNNING if self.action == "run" else WALKING
         if target is None or self.relation == "from":
-            aim = layout.far_side(scene, person, self.record["agent_x"][1] * SIDE)
+            edge = layout.MARGIN + 3
+            aim = layout.stand_free(scene, person, edge if self.record["agent_x"][1] < 0.5 else SIDE - edge, 4)
             middle = (person.x + (aim[0] - person.x) * 0.55, 152.0 if person.y < 120 else 98.0)
             if self.relation == "in":
                 yield [self.walk_to(middle, speed=speed), max(math.dist(middle, aim) / speed, 0.05)]

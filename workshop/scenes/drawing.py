@@ -57,21 +57,17 @@ class Style:
     opacity: float = 1.0
 
 
-def contrasting(colour: str) -> Colour:
-    return (40, 40, 52) if colour in PALE else (250, 250, 250)
-
-
 def _mix(first: Colour, second: Colour, share: float) -> npt.NDArray[np.float64]:
     return np.array(first) * (1 - share) + np.array(second) * share
 
 
-def paint(name: str, colour: str) -> npt.ArrayLike:
-    known = {"dark black": (58, 58, 64), "light white": (226, 228, 232), f"main {colour}": COLOURS[colour]}
-    known |= {f"mark {colour}": contrasting(colour)}
-    shade = {"dark": ((0, 0, 0), 0.32), "light": ((255, 255, 255), 0.28)}
-    if f"{name} {colour}" in known:
-        return known[f"{name} {colour}"]
-    return _mix(COLOURS[colour], *shade[name]) if name in shade else PAINTS[name]
+@cache
+def paints(colour: str) -> dict[str, npt.ArrayLike]:
+    """Return all paints on a thing of a colour."""
+    main, mark = COLOURS[colour], (40, 40, 52) if colour in PALE else (250, 250, 250)
+    dark = (58, 58, 64) if colour == "black" else _mix(main, (0, 0, 0), 0.32)
+    light = (226, 228, 232) if colour == "white" else _mix(main, (255, 255, 255), 0.28)
+    return {**PAINTS, "main": main, "mark": mark, "dark": dark, "light": light}
 
 
 # patterns: the opacity of the mark (0 to 1) at a point, and its colour; None: the contrasting one
@@ -190,10 +186,10 @@ def _paint(shapes: tuple[Shape, ...], style: Style, u: Grid, v: Grid) -> tuple[I
             colour[mask], alpha[mask] = PAINTS["glow"], 0.5
             continue
         is_main = shape.paint in ("main", "light")
-        colour[mask], alpha[mask] = paint(shape.paint, style.colour), style.opacity if is_main else 1.0
+        colour[mask], alpha[mask] = paints(style.colour)[shape.paint], style.opacity if is_main else 1.0
         if style.pattern and is_main:
             pattern, mark = PATTERNS[style.pattern]
-            mark = _OTHER_MARKS.get((style.pattern, style.colour), mark or contrasting(style.colour))
+            mark = _OTHER_MARKS.get((style.pattern, style.colour), mark or paints(style.colour)["mark"])
             share = pattern(u, v)[mask][:, None]
             colour[mask] = colour[mask] * (1 - share) + np.array(mark, np.float32) * share
         solid |= mask

@@ -187,12 +187,11 @@ def person_box(person: Person, x: float, y: float) -> Box:
     return (x - 7, y - person.body.height, x + 7, y)
 
 
-BACK, FRONT, AT_WALL = 82, 133, 66  # rows of furniture
-SILL = 44  # lower row of a window
+BACK, FRONT, AT_WALL = 82, 133, {"door": 66, "window": 44}  # lower rows of furniture
 BESIDE, NEAR = 1, 8  # pixels between two things
 FAR = 12  # pixels from which a thing is neither near nor beside furniture
 _LANES = (97, 101, 146, 151, 156)  # rows of things on the floor
-_MARGIN = 8
+MARGIN = 8
 _TALL = {"window": 9, "door": 8, "closet": 7, "fridge": 6, "shelf": 5, "tree": 5, "lamp": 4, "cabinet": 4, "fence": 3}
 
 Spot = tuple[float, float]
@@ -203,13 +202,10 @@ def furnish(furniture: list[Thing], wanted: dict[str, float]) -> None:
     back = ranked[: (len(ranked) + 1) // 2]
     for row, base in ((back, BACK), (ranked[len(back) :], FRONT)):
         row.sort(key=lambda it: wanted[it.id])
-        room = SIDE - sum(it.width for it in row)
-        left = 0.0
+        room, left = SIDE - sum(it.width for it in row), 0.0
         for it in row:
             left += room / (len(row) + 1)
-            it.x, it.y = left + it.width / 2, base
-            if base == BACK and it.noun in ("door", "window"):
-                it.y = SILL if it.noun == "window" else AT_WALL
+            it.x, it.y = left + it.width / 2, AT_WALL.get(it.noun, base) if base == BACK else base
             left += it.width
 
 
@@ -255,7 +251,7 @@ def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: 
     return _freest(scene, thing, spots, wanted, 0.1, target.id)
 
 
-def _stand(scene: Scene, person: Person, spots: Iterable[Spot], *seen: str) -> Spot:
+def stand(scene: Scene, person: Person, spots: Iterable[Spot], *seen: str) -> Spot:
     """Return the spot that hides little, above all of what must be seen, and is near the agent."""
     others = []
     for box, name in scene.boxes(person.id, person.holding or ""):
@@ -275,20 +271,14 @@ def _stand(scene: Scene, person: Person, spots: Iterable[Spot], *seen: str) -> S
     return min(spots, key=cost)
 
 
-def _clamped(spots: Iterable[Spot]) -> list[Spot]:
-    return [(min(max(x, _MARGIN), SIDE - _MARGIN), min(max(y, 72), SIDE - 3)) for x, y in spots]
+def clamped(spots: Iterable[Spot]) -> list[Spot]:
+    return [(min(max(x, MARGIN), SIDE - MARGIN), min(max(y, 72), SIDE - 3)) for x, y in spots]
 
 
 def stand_at(scene: Scene, person: Person, x: float, ground: float, half: float, *seen: str) -> Spot:
     """Return a spot at which to handle a thing at x, on either side of it."""
     spots = [(x + side * (half + 9 + out), ground + down) for side in (-1, 1) for out in (0, 3) for down in (2, 5, 9)]
-    return _stand(scene, person, _clamped(spots), *seen)
-
-
-def stand_behind(scene: Scene, person: Person, thing: Thing, x: float) -> Spot:
-    """Return a spot at that x from which to push a thing, on its row or nearer to the front."""
-    y = scene.pose(thing).y
-    return _stand(scene, person, _clamped((x, y + down) for down in (1, 4, 8, 14, 20)), thing.id)
+    return stand(scene, person, clamped(spots), *seen)
 
 
 def stand_beyond(scene: Scene, person: Person, target: Thing) -> Spot:
@@ -296,7 +286,7 @@ def stand_beyond(scene: Scene, person: Person, target: Thing) -> Spot:
     shown = 0.5 * person.body.height - target.look.places.behind
     y, x = scene.ground(target) + min(shown, -7), scene.pose(target).x
     aside = 7.0 if target.noun == "tree" else target.width * 0.3
-    return _stand(scene, person, [(x + way * aside, y) for way in (0, -1, 1)[target.noun == "tree" :]])
+    return stand(scene, person, [(x + way * aside, y) for way in (0, -1, 1)[target.noun == "tree" :]])
 
 
 def stand_by(scene: Scene, person: Person, target: Thing, apart: float) -> Spot:
@@ -304,16 +294,12 @@ def stand_by(scene: Scene, person: Person, target: Thing, apart: float) -> Spot:
     pose, ground = scene.pose(target), scene.ground(target)
     reach = target.width / 2 + 7 + apart
     spots = [(pose.x + side * reach, ground + down) for side in (-1, 1) for down in (1, 4)]
-    return _stand(scene, person, _clamped(spots), target.id)
+    return stand(scene, person, clamped(spots), target.id)
 
 
 def stand_free(scene: Scene, person: Person, wanted: float, spread: int = 8) -> Spot:
     spots = [(wanted + dx, float(y)) for dx in range(-spread, spread + 1, 4) for y in (98, 106, 114, 142, 150, 156)]
-    return _stand(scene, person, _clamped(spots))
-
-
-def far_side(scene: Scene, person: Person, wanted: float) -> Spot:
-    return stand_free(scene, person, _MARGIN + 3 if wanted < SIDE / 2 else SIDE - _MARGIN - 3, 4)
+    return stand(scene, person, clamped(spots))
 
 
 Record = dict[str, Any]  # an object of scripts.jsonl
@@ -354,7 +340,7 @@ def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float
     if relation in ("near", "beside"):
         thing.x, thing.y = side_spot(scene, thing, relation, scene.things[target], wanted)
     elif target == FLOOR:
-        spots = [(float(x), float(y)) for x in range(_MARGIN, SIDE - _MARGIN + 1, 4) for y in _LANES]
+        spots = [(float(x), float(y)) for x in range(MARGIN, SIDE - MARGIN + 1, 4) for y in _LANES]
         thing.x, thing.y = _freest(scene, thing, spots, wanted, 0.55)
         relation = "floor"
     elif relation != "held":

@@ -21,10 +21,8 @@ def _add(room: Room, noun: str, at: Location, chance: random.Random, *, novel: b
     twins = [other.colour for other in room.items.values() if other.noun == noun]
     colours = colours_of(noun, novel=novel)
     item = Item(f"{noun}{len(twins) + 1}", noun, modifier, chance.choice(colours), size, material, at)
-    if "open" in item.kind.affords:
-        item.open = chance.random() < 0.6
-    if "turn" in item.kind.affords:
-        item.lit = chance.random() < 0.5
+    item.open = chance.random() < 0.6 if "open" in item.kind.affords else None
+    item.lit = chance.random() < 0.5 if "turn" in item.kind.affords else None
     while item.colour in twins:
         item.colour = chance.choice(colours)
     room.items[item.id] = item
@@ -273,14 +271,11 @@ def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> tuple[
             if destination.relation == "held":
                 room.agents[destination.target].holding = item.id
             end = destination.x if move.action in ("push", "pull") else end
-        if move.action in ("open", "close"):
-            item.open = move.action == "open"
-        if move.action == "turn":
-            item.lit = move.direction == "on"
-    if move.action == "stand":
-        agent.seat = None
-    if move.action == "sit":
-        agent.seat = move.target if move.relation == "on" else world.FLOOR
+        item.open = move.action == "open" if move.action in ("open", "close") else item.open
+        item.lit = move.direction == "on" if move.action == "turn" else item.lit
+    if move.action in ("sit", "stand"):
+        seat = move.target if move.relation == "on" else world.FLOOR
+        agent.seat = seat if move.action == "sit" else None
     if not _stays(move):
         agent.near = move.target if move.target in room.items and move.relation != "from" else None
     agent.x = round(end, 2)
