@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, get_args
+from typing import Any
 
 import jedi
 from pydantic import BaseModel
@@ -39,33 +39,23 @@ def sources() -> dict[Path, str]:
 
 def parameters(flow: str) -> list[tuple[str, str]]:
     """Return the class and the name of each parameter of a flow; a union of groups counts each of its members."""
+    from penumbra.flows.parameters import groups_of
     from penumbra.flows.registry import flow_of
+
+    def fields(group: type[BaseModel]) -> Iterator[tuple[str, str]]:
+        for name, info in group.model_fields.items():
+            inner = groups_of(info.annotation)
+            for each in inner:
+                yield from fields(each)
+            if not inner:
+                owner = next(kind for kind in group.__mro__ if name in vars(kind).get("__annotations__", {}))
+                yield owner.__name__, name
 
     found: list[tuple[str, str]] = []
     for parameter in inspect.signature(flow_of(flow).fn).parameters.values():
-        groups = list(_groups(parameter.annotation))
-        found += [field for group in groups for field in _fields(group)] or [(flow, parameter.name)]
+        groups = groups_of(parameter.annotation)
+        found += [field for group in groups for field in fields(group)] or [(flow, parameter.name)]
     return found
-
-
-def _fields(group: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    for name, info in group.model_fields.items():
-        inner = list(_groups(info.annotation))
-        for each in inner:
-            yield from _fields(each)
-        if not inner:
-            owner = next(kind for kind in group.__mro__ if name in vars(kind).get("__annotations__", {}))
-            yield owner.__name__, name
-
-
-def _groups(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the groups of parameters that a type names, except those in a list."""
-    if isinstance(annotation, type):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-    elif getattr(annotation, "__origin__", None) not in (list, tuple, dict):
-        for inner in get_args(annotation):
-            yield from _groups(inner)
 
 
 def entered() -> tuple[int, int, int]:

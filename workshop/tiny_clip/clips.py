@@ -16,11 +16,10 @@ from scipy import ndimage
 from torch import Tensor
 
 from workshop.scenes.drawing import COLOURS, HEIGHTS, SIDE
-from workshop.scenes.generate import data_set
+from workshop.scenes.generate import SentenceWriter, data_set
 from workshop.scenes.render import FPS, Frame, frame_count, paint, scenes_by_frame
 from workshop.scenes.scene import Box, Person, Record, Scene, Thing, area, person_box, posture
 from workshop.scenes.script import write_script
-from workshop.scenes.sentences import SentenceWriter
 from workshop.scenes.world import ACTIONS, AGENTS, FLOOR, MANNERS, NOUNS, PLACES, SIZES, materials_of
 from workshop.tiny_clip.model import GRID, PATCH, SPREAD, Patches, Pictures, stirring
 
