@@ -365,8 +365,7 @@ def _legs(body: Body, posture: Posture) -> str:
     if posture.sits:
         return str(DRAWINGS["legs"][posture.sits].format(paint=paint))
     legs = []
-    for side, angle in ((-1, posture.stride), (1, posture.kick - posture.stride)):
-        swing = math.radians(angle)
+    for side, swing in ((-1, math.radians(posture.stride)), (1, math.radians(posture.kick - posture.stride))):
         u, v = side * 2.7 + 12 * math.sin(swing), 13.5 - 12.5 * math.cos(swing)
         legs += [f"l {side * 2.7} {HIP} {u:.1f} {v + 1:.1f} 3.4 {paint}", f"e {u + 0.8:.1f} {v + 1:.1f} 2.4 1.5 black"]
     return "; ".join(legs)
@@ -381,24 +380,21 @@ def _arm(side: int, hand: tuple[int, int], body: Body) -> str:
     return f"l {shoulder[0]} {shoulder[1]} {u:.1f} {v:.1f} 2.6 {sleeve}; e {u:.1f} {v:.1f} 1.9 1.9 {palm}"
 
 
-def _drawn(body: Body, shapes: tuple[Shape, ...], posture: Posture, facing: int) -> Sprite:
+def pictures(body: Body, posture: Posture, facing: int) -> list[Sprite]:
+    """Return the two pictures of an agent, the rear one first; `facing` is 1 to the right and -1 to the left."""
 
     def bend(u: float, v: float) -> tuple[float, float]:
         lean = posture.lean * (v - HIP) / (DRAWN - HIP) if v > HIP else 0
         return u + lean, v * (1 - posture.crouch / DRAWN)
 
-    if posture.crouch or posture.lean:
-        shapes = tuple(shape.mapped(bend) for shape in shapes)
-    sprite = draw(shapes, Style(body.colour), scale=body.height / DRAWN)
-    if facing > 0:
-        return sprite
-    left = -(sprite.left + sprite.alpha.shape[1])
-    return Sprite(sprite.colour[:, ::-1], sprite.alpha[:, ::-1], left, sprite.top)
-
-
-def pictures(body: Body, posture: Posture, facing: int) -> list[Sprite]:
-    """Return the two pictures of an agent, the rear one first; `facing` is 1 to the right and -1 to the left."""
     trunk = parse(_legs(body, posture)) + parse(DRAWINGS["torso"][body.kind]) + _head(body, posture.view)
     arms = parse("; ".join(_arm(side, hand, body) for side, hand in zip((-1, 1), posture.hands, strict=True)))
-    layers = (arms, trunk) if posture.view == "back" else (trunk, arms)
-    return [_drawn(body, shapes, posture, facing) for shapes in layers]
+    sprites = []
+    for shapes in (arms, trunk) if posture.view == "back" else (trunk, arms):
+        bent = tuple(it.mapped(bend) for it in shapes) if posture.crouch or posture.lean else shapes
+        sprite = draw(bent, Style(body.colour), scale=body.height / DRAWN)
+        if facing < 0:
+            left = -(sprite.left + sprite.alpha.shape[1])
+            sprite = Sprite(sprite.colour[:, ::-1], sprite.alpha[:, ::-1], left, sprite.top)
+        sprites.append(sprite)
+    return sprites

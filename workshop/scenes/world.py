@@ -189,9 +189,9 @@ class Room:
 
     def reachable(self, item: Item) -> bool:
         """Return whether the item is not held, and not in a closed or held one."""
-        holder = self.items.get(item.at.target)
-        if holder is None or item.at.relation != "in":
+        if item.at.relation != "in":
             return item.at.relation != "held"
+        holder = self.items[item.at.target]
         return holder.open is not False and self.reachable(holder)
 
     def on_floor(self, item: Item) -> bool:
@@ -199,13 +199,12 @@ class Room:
 
     def holds(self, item: Item, relation: str, target: Item) -> bool:
         """Return whether the item can be put in this relation to the target now."""
-        if item is target or not self.reachable(target) or target.id == item.at.target:
+        shut = relation == "in" and target.open is False
+        if item is target or not self.reachable(target) or target.id == item.at.target or shut:
             return False
         if relation in ("near", "beside"):
             stands = not target.kind.portable or ("in" in target.kind.affords and self.on_floor(target))
             return stands and target.noun not in ("rug", "window")
-        if relation == "in" and target.open is False:
-            return False
         seated = any(agent.seat == target.id for agent in self.agents.values())
         return not seated and fits(item.noun, relation, target.noun) and self.by(target).count(relation) < 2
 
@@ -213,8 +212,7 @@ class Room:
         """Return the item's x, which is that of its container or holder."""
         if item.at.relation == "held":
             return self.agents[item.at.target].x
-        holder = self.items.get(item.at.target)
-        return self.x_of(holder) if holder is not None and item.at.relation == "in" else item.at.x
+        return self.x_of(self.items[item.at.target]) if item.at.relation == "in" else item.at.x
 
     def spot(self, relation: str, target: Item, chance: random.Random) -> Location:
         x = self.x_of(target)

@@ -8,7 +8,7 @@ captions and words of the treebank, so that they contain no sentence of a data s
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import yaml
@@ -119,11 +119,10 @@ def _lift_prepositions(words: list[Word]) -> None:
             for case in cases:
                 words[case].dep = "prep"  # "the whole day through"
             continue
-        first, *rest = before
+        first = inner = before[0]
         _replace(words, i, first)
         words[first].dep = "ROOT" if words[first].head == first else "prep"
-        inner = first
-        for case in rest:
+        for case in before[1:]:
             words[case].head, words[case].dep = inner, "prep"
             inner = case
         words[i].head, words[i].dep = inner, "pobj"
@@ -133,17 +132,10 @@ def _lift_prepositions(words: list[Word]) -> None:
 
 
 def to_doc(vocab: Vocab, words: list[Word], *, lower: bool = False) -> Doc:
-    return Doc(
-        vocab,
-        words=[word.text.lower() if lower else word.text for word in words],
-        spaces=[word.space_after for word in words],
-        lemmas=[word.lemma for word in words],
-        pos=[word.pos for word in words],
-        tags=[word.tag for word in words],
-        morphs=["" if word.morph == "_" else word.morph for word in words],
-        heads=[word.head for word in words],
-        deps=[word.dep for word in words],
-    )
+    texts, lemmas, pos, tags, morphs, heads, deps, spaces = map(list, zip(*map(astuple, words), strict=True))
+    texts = [text.lower() for text in texts] if lower else texts
+    morphs = ["" if morph == "_" else morph for morph in morphs]
+    return Doc(vocab, texts, spaces, tags=tags, pos=pos, morphs=morphs, lemmas=lemmas, heads=heads, deps=deps)
 
 
 AGENTS = ("person", "man", "woman", "boy", "girl", "guy", "child", "dog", "player", "lady")
