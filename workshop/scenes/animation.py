@@ -225,7 +225,7 @@ class Event:
 
     def throw(self) -> Action:
         self.destination(self._aim())
-        yield [1.0]
+        yield [1.2]
         person, height, (start, end) = self.person, self.person.body.height, self._release()
         face(person, end.x)
         high = {"up": 62.0, "down": 0.0}.get(self.direction, 26 + 0.18 * abs(end.x - start.x))
@@ -326,7 +326,7 @@ class Event:
             yield [self.approach(), 1.2]
             yield from self._switching()
             return
-        yield [1.0]
+        yield [1.2]
         if self.direction == "around":
             yield from self._turning(0.5)
             return
@@ -361,7 +361,7 @@ class Event:
 
     def spin(self) -> Action:
         if self.thing is None:
-            yield [1.0]
+            yield [2.0]
             yield from self._turning(max(self.repetitions(1.0), 2))
             return
         yield [self.approach(), 2.0]
@@ -372,7 +372,7 @@ class Event:
         thing.squeeze, self.person.reach = 1.0, None
 
     def shake(self) -> Action:
-        yield [1.0]
+        yield [1.8]
         yield from self._swinging(1.7, 4.5, 0.0)
 
     def _swinging(self, rate: float, across: float, down: float) -> Motion:
@@ -384,7 +384,7 @@ class Event:
     def wave(self) -> Action:
         person, side, other = self.person, self.oscillation(1.1), self.scene.people.get(self.record["target"])
         person.overhead = self.thing is not None
-        yield [1.0]
+        yield [1.8]
         if self.thing is not None:
             yield from self._swinging(1.0, 12, 5.0)
             return
@@ -398,7 +398,7 @@ class Event:
         person.change(hands=REST)
 
     def bounce(self) -> Action:
-        yield [1.0]
+        yield [2.0]
         person, start, times = self.person, self.scene.pose(self.thing), self.repetitions(1.0)
         deep = person.y - start.y
         while (share := (yield)) < 1:
@@ -408,7 +408,7 @@ class Event:
         person.offset, person.reach = (0, 0), None
 
     def hug(self) -> Action:
-        yield [1.0]
+        yield [2.0]
         person, side = self.person, self.oscillation(0.7)
         while (share := (yield)) < 1:
             near = min(share / 0.25, 1, (1 - share) / 0.15)
@@ -420,7 +420,7 @@ class Event:
     def jump(self) -> Action:
         scene, person, target, floor, times = self.scene, self.person, self.target, 0.0, self.repetitions(0.9)
         if target is None:
-            yield [1.0]
+            yield [1.4]
         elif self.relation == "over":
             x, y, reach = scene.pose(target).x, scene.pose(target).y + 1, target.width / 2 + 13
             side = -1 if person.x < x else 1
@@ -473,7 +473,7 @@ class Event:
             person.lift, person.depth = lift * (share if down else 0), depth if down else None
 
     def stand(self) -> Action:
-        yield [1.0]
+        yield [1.2]
         person, sits, share = self.person, self.person.posture.sits, 0.0
         lift, depth, y = person.lift, person.depth, person.y
         while share < 1:
