@@ -66,9 +66,9 @@ PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
 # The least plausibility (log-odds) of a filled sentence, by level. Of the fills that were read, two in three near these
 # limits were natural at level 1, half at the others.
 IMPLAUSIBLE = (-0.5, 0.0, 0.0)
-# Where level 1 changes a noun: its fills that are as plausible as the query are as often natural, and at level 2 the
-# change of log P tells natural fills from odd ones, too.
-LEVEL_2 = 0.75  # the least sum of the plausibility and of
+# Where level 1 changes a noun: its fills that are as plausible as the query are as often natural, and at the levels
+# after it the change of log P tells natural fills from odd ones, too.
+LATER = 1.25  # the least sum of the plausibility and of
 CHANGE = 0.2  # plausibility that a nat of log P counts
 
 # In nats of log P(sentence):
@@ -393,12 +393,12 @@ class Beam:
 
     def is_plausible(self, turn: int, state: State, value: float, query: float) -> bool:
         """Return whether a filling is plausible enough at the end of a level: `value` and `query` are log-odds."""
-        level, is_noun = self.turns[turn].level, self.turns[0].slot.primitive == "noun"
-        if is_noun and level == 1:
+        level = self.turns[turn].level
+        if self.turns[0].slot.primitive != "noun":
+            return value >= IMPLAUSIBLE[level - 1]
+        if level == 1:
             return value >= min(IMPLAUSIBLE[0], query)
-        if is_noun and level == 2:
-            return value + CHANGE * state.score >= LEVEL_2
-        return value >= IMPLAUSIBLE[level - 1]
+        return value + CHANGE * state.score >= LATER
 
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:
         """Keep the best fillings by their ranks with Gumbel noise.
