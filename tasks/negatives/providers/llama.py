@@ -68,7 +68,7 @@ PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
 IMPLAUSIBLE = (-0.5, 0.0, 0.0)
 # Where level 1 changes a noun: its fills that are as plausible as the query are as often natural, and at the levels
 # after it the change of log P tells natural fills from odd ones, too.
-LATER = 0.5  # the least plausibility there
+LATER = (0.5, 1.5)  # the least plausibility there
 WITH_CHANGE = 1.25  # the least sum of the plausibility and of
 CHANGE = 0.2  # plausibility that a nat of log P counts
 
@@ -399,7 +399,7 @@ class Beam:
             return value >= IMPLAUSIBLE[level - 1]
         if level == 1:
             return value >= min(IMPLAUSIBLE[0], query)
-        return value >= LATER and value + CHANGE * state.score >= WITH_CHANGE
+        return value >= LATER[level - 2] and value + CHANGE * state.score >= WITH_CHANGE
 
     def select(self, turn: int, children: Sequence[State], temperature: float, seed: int) -> None:
         """Keep the best fillings by their ranks with Gumbel noise.

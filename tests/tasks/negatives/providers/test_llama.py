@@ -288,7 +288,7 @@ def test_another_noun_at_level_1_may_be_as_plausible_as_the_query(monkeypatch: p
     own, *others = real.language_model.plausibilities(["a cook ladles the sauce into a small jar", *texts])
     assert min(others) >= own - 0.01
     assert {fill.level for fill in fills} > {1}
-    monkeypatch.setattr(provider_module, "LATER", inf)
+    monkeypatch.setattr(provider_module, "LATER", (inf, inf))
     assert {fill.level for fill in real.fill([query], 8) if not fill.problem} == {1}
 
 
