@@ -52,6 +52,8 @@ BLANK = "___"
 # Verbs that are often true where a more exact one is: who peels a banana also holds it. Level 1 would then be true.
 GENERAL = frozenset(("do", "get", "have", "hold", "make", "move", "place", "prepare", "put", "set", "take", "use"))
 MISSING = ("verb", "adjective", "adverb")  # the classes whose words are proposed as the missing word of the sentence
+WRONG_ARTICLES = {("a", True), ("an", False)}  # and whether the word after it begins with a vowel
+EITHER_ARTICLE = "hu"  # "an hour", "a house"; "a unicorn", "an umbrella"
 BEAM = 8  # fillings of a query that are kept
 CHILDREN = 2  # of these, the most that continue the same filling
 FIRST = 20  # words that are scored for a query's first slot
@@ -357,9 +359,12 @@ class Beam:
         false, entailed = list[int](), list[int]()
         is_exact = not turn and slot.primitive == "verb" and wordnet.lemma(slot.word, "verb") not in GENERAL
         left_out = present | GENERAL if is_exact else present
+        before = self.query.tokens[slot.token - 1]["text"].lower() if slot.token else ""
         for place in sorted(considered, key=lambda at: -ranks[at] - fits[at]):
             word, lemma = words.texts[place], words.lemmas[place]
             if {lemma, word} & left_out or not has_valence(self.query.tokens, slot, word):
+                continue
+            if (before, word[0] in "aeio") in WRONG_ARTICLES and word[0] not in EITHER_ARTICLE:
                 continue
             (entailed if wordnet.is_entailed(word, slot.word, slot.primitive) else false).append(place)
             if len(false) == count:

@@ -293,6 +293,16 @@ def test_another_noun_at_level_1_may_be_as_plausible_as_the_query(monkeypatch: p
 
 
 @pytest.mark.usefixtures("small_model")
+@pytest.mark.parametrize(("article", "vowels"), [("a", "hubcdfgjklmnpqrstvwxyz"), ("an", "huaeio")])
+def test_an_article_stays_right(article: str, vowels: str) -> None:
+    lines = ("she peels an apple|noun", "a man eats an orange|noun", "he cuts a pear|noun", "he cuts a lemon|noun")
+    fills = small_model(*lines).fill([masked("q", f"a girl eats {article} nectarine|noun")], 16)
+    first = {word[0] for fill in fills for word in fill.words}
+    assert first
+    assert first <= set(vowels)
+
+
+@pytest.mark.usefixtures("small_model")
 def test_a_general_verb_replaces_no_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("a man takes|verb a plate", "she puts|verb an apple away", "a boy holds|verb a book", "he makes|verb tea")
     real, query = small_model(*lines), masked("q", "a person peels|verb a banana")
