@@ -7,6 +7,7 @@ and `--param`. A key is a parameter's path (`filling.candidates`), or its end wh
 import inspect
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
@@ -292,9 +293,11 @@ def _values(events: Iterator[yaml.Event], depth: int = 0) -> Iterator[Any]:
             yield list(_values(events, depth + 1))
         elif isinstance(event, yaml.MappingStartEvent):
             inner = list(_values(events, depth + 1))
+            if any(isinstance(name, list | dict) for name in inner[::2]):  # whose text might grow without bounds
+                raise ValueError("a name is a list or a group")
             names = [str(name) for name in inner[::2]]
-            if len(set(names)) < len(names):
-                raise ValueError("it has a name twice")
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ValueError(f"it has the name {truncated(twice[0], WIDTH)!r} twice")
             yield dict(zip(names, inner[1::2], strict=True))
         elif isinstance(event, yaml.ScalarEvent):
             try:
