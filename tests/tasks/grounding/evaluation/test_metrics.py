@@ -54,6 +54,13 @@ def test_a_metric_of_another_package_is_in_figures_tables_and_comparisons(monkey
     np.testing.assert_array_equal(scores["late start, s"], [0, 4])
 
 
+def test_compared_scores_have_the_figures_as_their_means() -> None:
+    values = all_figures(PREDICTIONS, ANNOTATIONS)
+    scores = compared_scores(judged_split(PREDICTIONS, ANNOTATIONS, None))
+    assert list(scores) == ["R1@0.5", "R1@0.7", "mIoU", "mAP"]
+    assert {name: own.mean() for name, own in scores.items()} == pytest.approx({it: values["all", it] for it in scores})
+
+
 def test_highlights_need_labels_of_every_query() -> None:
     saliency = [{"clip": 0, "scores": [0, 0, 0]}, {"clip": 1, "scores": [4, 4, 4]}]
     labelled = {qid: row | {"saliency": saliency} for qid, row in ANNOTATIONS.items()}

@@ -5,13 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.files import Negative
 from penumbra.tasks.negatives.quality.figures import Figures, blind_auc
-from penumbra.tasks.negatives.quality.negatives import fills_of, masked_tokens, words_of
+from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, Reference, fills_of, masked_tokens, words_of
 from penumbra.tasks.negatives.quality.page import figures_by_name
 from penumbra.tasks.text.relations import Relation, relations
+from tests.rows import annotation
 
 pytestmark = pytest.mark.slow
 
@@ -141,3 +144,15 @@ def test_relations_of_both_schemes() -> None:
     attested, parsed = {Relation("put", "verb-object", "", "soup")}, {"query": penn, "negative": negative}
     figures.put_relations([Negative("q", "v", 1, "query", "negative", "")], [], parsed, attested)
     assert figures_by_name(figures.rows)[1, "all", "attested_relations"] == 0.5, "red soup is not attested"
+
+
+def test_what_a_training_sentence_has_is_not_held_out() -> None:
+    labels = [["put", "on"], ["person", "box"], ["stair"], ["clothes"]]
+    rows = [annotation("a", "a person opens a box with clothes")]
+    rows += [annotation("b", "-", "test", novel=[{"type": "x", "words": words} for words in labels])]
+    tags = [{"qid": row["qid"], "tokens": []} for row in rows]
+    tables = [(table_of("annotations", rows), table_of("tags", tags))]
+    held = Reference(AnnotatedDataset(Store(), "mine", tables=tables))
+    expected = {"put a shoe on": (True, False), "put shoe": (False, False), "person box": (False, False)}
+    expected |= {"a stair": (False, True), "clothes": (False, False)}
+    assert {text: held.leakage.held_out(text) for text in expected} == expected
