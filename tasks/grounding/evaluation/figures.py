@@ -6,10 +6,12 @@
 | another query | what the model predicts for a query of another video |
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -282,7 +284,8 @@ def predictions_of(metrics: Artifact) -> Artifact:
 def scores_by_split(predictions: Artifact) -> "dict[str, pd.DataFrame]":
     """Return the scores in percent of each split's queries (rows: qid and vid, in the order of their ids) by metric.
 
-    `attrs["asked"]` are the false sentences that some of the scores are about, which are NaN for queries without one.
+    `attrs["asked"]` is the digest of the false sentences that some of the scores are about, which are NaN for queries
+    without one: pandas copies `attrs` with each column.
     """
     import pandas as pd
 
@@ -295,7 +298,8 @@ def scores_by_split(predictions: Artifact) -> "dict[str, pd.DataFrame]":
             scores = compared_scores(split) | {rejection.label(*it): values for it, values in of_false.items()}
             index = pd.MultiIndex.from_tuples(queries, names=("qid", "vid"))
             frames[name] = pd.DataFrame(scores, index).sort_index()
-            frames[name].attrs["asked"] = {(row["qid"], row["kind"], row["sentence"]) for row in false}
+            asked_of = sorted({(row["qid"], row["kind"], row["sentence"]) for row in false})
+            frames[name].attrs["asked"] = sha256(json.dumps(asked_of).encode()).hexdigest()
     return dict(sorted(frames.items(), key=lambda it: it[1].index[0]))
 
 

@@ -74,7 +74,7 @@ class Client:
         self._resume = 0.0  # when requests may be sent again after a limit
         self._failures = 0  # since the last answer
         self._askers = Counter[str]()  # number of open questions that have a key
-        self._given_up = dict[str, str]()  # keys of questions that this run does not ask again: why they were refused
+        self._given_up = dict[str, str]()  # keys of questions not to ask again: why refused, '' once stored
 
     def progress(self) -> str:
         return f"{self.service.name} {self.done:,} of {counted(self.total, 'query')}"
@@ -155,6 +155,7 @@ class Client:
             refused = {key: reason for key, reason in self._given_up.items() if reason}
             self.answers.put({f"question {key}": {"error": f"request refused: {why}"} for key, why in refused.items()})
             self.done += sum(self._askers[key] for key in refused)
+            self._given_up |= dict.fromkeys(refused, "")  # they are stored once
 
     async def _ask_request(self, request: Sequence[Question]) -> None:
         """Ask these questions and store the answer; of a refused request, ask each question alone."""

@@ -114,11 +114,8 @@ class Service(ABC):
 
     def __init__(self, settings: HostedSettings, prompt: Prompt) -> None:
         self.settings, self.prompt, self.key = settings, prompt, ""
-        self.name, self.cache_key, self.price = (
-            settings.provider,
-            settings.cache_key(prompt.label),
-            settings.known_price,
-        )
+        self.name, self.price = settings.provider, settings.known_price
+        self.cache_key = settings.cache_key(prompt.label)
 
     def authenticate(self) -> None:
         """Read the key from the environment, else from the Prefect Secret block, which no event loop may do.
