@@ -68,8 +68,8 @@ PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
 # The least plausibility (log-odds) of a filled sentence, by level. Of the fills that were read, two in three near these
 # limits were natural at level 1, half at the others.
 IMPLAUSIBLE = (-0.5, 0.0, 0.0)
-# Where level 1 changes a noun, fills that are as plausible as the query are natural as often, and are kept, too. At levels
-# 2 and 3 the change of log P is added to the plausibility: both together tell natural fills from odd ones.
+# Where level 1 changes a noun, fills that are as plausible as the query are natural as often, and are kept, too. At
+# levels 2 and 3 the change of log P is added to the plausibility: both together tell natural fills from odd ones.
 LATER = (0.5, 1.5)  # the least plausibility at these levels
 WITH_CHANGE = 1.25  # the least sum at these levels
 CHANGE = 0.2  # plausibility that a nat of log P counts in this sum
