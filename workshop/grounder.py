@@ -17,7 +17,7 @@ import typer
 
 from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.features.clip import Clip, Encoder, load, normalise
-from penumbra.tasks.features.decoders import resize
+from penumbra.tasks.features.frames import resize
 from penumbra.tasks.features.video import frame_states
 from workshop.scenes import generate
 from workshop.scenes.generate import AnnotatedVideo, annotated_videos, hold_out

@@ -25,8 +25,9 @@ import numpy as np
 import typer
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.tasks.features.decoders import Decoder, VideoSummary, each_decoded
+from penumbra.tasks.features.decoders import Decoder, each_decoded
 from penumbra.tasks.features.errors import FeatureError, VideoError
+from penumbra.tasks.features.frames import VideoSummary
 from penumbra.tasks.features.imports import ImportedFeatures, Imports, Source
 from penumbra.tasks.features.reading import matrix_of
 from tests.films import film

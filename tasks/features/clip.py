@@ -17,8 +17,8 @@ from pydantic import Field
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.devices import attention_implementation, device_of
-from penumbra.tasks.features.decoders import Picture, Resizing
 from penumbra.tasks.features.errors import FeatureError
+from penumbra.tasks.features.frames import Picture, Resizing
 from penumbra.tasks.stage import Parameters
 from penumbra.tasks.text.embeddings import encoder_inputs
 

@@ -31,9 +31,10 @@ from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, normalise, patch_sizes, required_digests
-from penumbra.tasks.features.decoders import Decoder, Picture, VideoSummary, each_decoded
+from penumbra.tasks.features.decoders import Decoder, each_decoded
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.files import VideoFolder
+from penumbra.tasks.features.frames import Picture, VideoSummary
 from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, logger, require_made

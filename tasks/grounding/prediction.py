@@ -23,8 +23,9 @@ from penumbra.artifacts.manifest import Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
-from penumbra.tasks.features.decoders import COLUMNS, ROWS, Decoder
+from penumbra.tasks.features.decoders import Decoder
 from penumbra.tasks.features.errors import FeatureError
+from penumbra.tasks.features.frames import COLUMNS, ROWS
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.text import ClipTexts, TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import EncodedVideo, encode_video, notes_on

@@ -15,7 +15,7 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.extract_features import extract_features
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import FOLDER, Clip, load
-from penumbra.tasks.features.decoders import VideoSummary, clip_frames
+from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos

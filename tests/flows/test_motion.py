@@ -16,7 +16,7 @@ from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip, load, normalise, patch_sizes
-from penumbra.tasks.features.decoders import VideoSummary, clip_frames, resize
+from penumbra.tasks.features.frames import VideoSummary, clip_frames, resize
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.examples import load_patches

@@ -11,7 +11,8 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, load, normalise
-from penumbra.tasks.features.decoders import Decoder, Picture, resize
+from penumbra.tasks.features.decoders import Decoder
+from penumbra.tasks.features.frames import Picture, resize
 from penumbra.tasks.features.video import VideoFeatures, Videos, encode_video, frame_states
 from penumbra.tasks.stage import build as run_stage
 from tests.films import film
