@@ -28,7 +28,13 @@ NEVER = 1 << 62  # bytes: rows are never removed, nor kept in files of their own
 
 
 class JSONText(diskcache.Disk):  # type: ignore[misc]
-    """Stores values as JSON: diskcache's own disk would unpickle a value, which may run code."""
+    """Stores names as text and values as JSON: diskcache's own disk would unpickle both, which may run code."""
+
+    def put(self, key: str) -> tuple[str, bool]:
+        return key, True
+
+    def get(self, key: str, raw: bool) -> str:
+        return key
 
     def store(self, value: Any, read: bool, key: Any = diskcache.UNKNOWN) -> Any:
         return super().store(json.dumps(value), False, key)
