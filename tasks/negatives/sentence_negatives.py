@@ -7,7 +7,7 @@ enforced; a sentence with as many tokens as its query has a slot for each token 
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -207,19 +207,26 @@ class ImportedNegatives(SentenceNegatives):
             reason = f"its query is of split {split}, not of train" if split else "no query has its qid"
             rejected.append(rejection(entry.qid, STAGE, entry.fault or reason, entry.value))
         for query in queries:
-            qid, text, own = query["qid"], query["query"], chosen[query["qid"]]
-            for entry in self.entries.get(qid, ()):
-                reason = entry.fault or ("" if entry.level in LEVELS else "level is not 1, 2 or 3")
-                reason = reason or ("its query has another of this level" if entry.level in own else "")
-                if not reason and entry.query and normal_form(entry.query) != normal_form(text):
-                    reason = "its query is not what the data set has under its qid"
-                reason = reason or sentence_fault(entry.negative, text)
-                if reason := reason or (REJECTED if self.verdicts.rejects(qid, text, entry.negative) else ""):
-                    rejected.append(rejection(qid, STAGE, reason, entry.value))
-                    continue
-                origin = self.sourcing.source, self.path.name
-                own[entry.level] = Candidate(entry.negative, (), *origin, changes=entry.changes)
+            own, origin = chosen[query["qid"]], (self.sourcing.source, self.path.name)
+            for entry in self.entries.get(query["qid"], ()):
+                if reason := self._fault(entry, query["query"], own):
+                    rejected.append(rejection(entry.qid, STAGE, reason, entry.value))
+                else:
+                    own[entry.level] = Candidate(entry.negative, (), *origin, changes=entry.changes)
         return chosen, rejected
+
+    def _fault(self, entry: Negative, query: str, levels: Collection[int]) -> str:
+        """Return why an entry can't be a negative of a query that has negatives of these levels, or ''."""
+        if entry.fault:
+            return entry.fault
+        if entry.level not in LEVELS:
+            return "level is not 1, 2 or 3"
+        if entry.level in levels:
+            return "its query has another of this level"
+        if entry.query and normal_form(entry.query) != normal_form(query):
+            return "its query is not what the data set has under its qid"
+        is_rejected = self.verdicts.rejects(entry.qid, query, entry.negative)
+        return sentence_fault(entry.negative, query) or (REJECTED if is_rejected else "")
 
 
 def make_sentence_negatives(
