@@ -149,7 +149,7 @@ COSTS = MatchingCosts(span=1.0, giou=8.0, label=8.0)
 class BMDETRLosses(LossSettings):
     """BM-DETR's losses: no auxiliary ones, GIoU before L1, and the pair hinge as frame margin loss.
 
-    The published code adds the class error, a percentage without gradient, to the total; `class_error` 1 does the same.
+    The published code adds the class error, a percentage without gradient, to the total, as `class_error` 1 does.
     It changes no gradient and obscures the total, so it is off. `negatives` are other queries of the video, generated
     hard negatives, both, or none.
     """

@@ -66,7 +66,7 @@ class ShineLosses(LossSettings):
     saliency with a sigmoid and stops the gradient of its first argument (`divergence`); a moment that covers the whole
     video is compared with clip 0 (`coarse_intra`); the negative-pair loss is a sum over clips; the contrastive loss
     keeps QVHighlights' twelve ranks on data with one rank (`rank_contrastive`); the negative query is the next sample
-    of the batch; both rankings share the saliency loss's weight, beside their own.
+    of the batch; both rankings have the weight of the saliency loss as a factor, and one of their own.
     """
 
     shine: bool = False
