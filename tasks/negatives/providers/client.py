@@ -176,6 +176,8 @@ class Client:
                     self._count_failure(error.reason)
             return
         store(self.answers, request, self.service.cache_key, replace(answer, run=self.run, questions=len(request)))
+        for question in request:  # an earlier block's refusal must not replace the paid answer
+            self._given_up.pop(self.key(question), None)
         self._failures = 0
         self.requests += 1
         self.tokens += answer.prompt_tokens + answer.completion_tokens

@@ -215,6 +215,13 @@ def test_a_refused_query_is_isolated_and_none_is_lost(session: Session, status: 
     assert len(session.server.requests()) == sent, "the refusal is stored too"
 
 
+def test_a_paid_answer_outlives_an_earlier_refusal_of_the_same_question(session: Session) -> None:
+    one_block = questions(1) * 40
+    session.server.script({"do": "status", "status": 400, "when": {"request": 1}})
+    client = session.ask([*one_block, *questions(1)])
+    assert (client.requests, client.stopped, session.problems(one_block[0])) == (1, "", [""])
+
+
 @pytest.mark.parametrize(
     "fault",
     [*({"do": "status", "status": status} for status in (401, 403, 404)), {"do": "quota"}],
