@@ -24,12 +24,11 @@ from penumbra.flows.registry import flow_of
 from penumbra.flows.server import environment_line, some_server
 from penumbra.tasks.parameter_group import Parameters
 from penumbra.tasks.progress import prepare_log, warnings_only
-from penumbra.tasks.stage import FEW_ROWS, IS_THERE, TO_MAKE, planning
+from penumbra.tasks.stage import FAILS_FIRST, FEW_ROWS, IS_THERE, TO_MAKE, planning
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FAILS_FIRST = "first: "  # prefix of the reason why a planned stage cannot be made
 UNNAMED = "sentences"
 MARK = ".written-from-python"  # a file in the folders of data sets that may be replaced
 
@@ -124,8 +123,7 @@ def negatives_for(
     frame = store.frame(made.negatives)
     frame.attrs["rejected"] = refused = list(store.rows(made.rejected))
     if refused:
-        outcome = outcome_line(store, made).replace(" (the table `rejected` has each)", "")
-        warnings.warn(f"{outcome}; attrs['rejected'] has each", stacklevel=3)
+        warnings.warn(outcome_line(store, made, "attrs['rejected']"), stacklevel=3)
     return frame
 
 

@@ -1,6 +1,6 @@
 """`train-grounding`: train a grounding model on the features (and negatives) of a data set.
 
-penumbra run train-grounding charades-cg-qd_detr-shine
+penumbra run train-grounding charades-cg --param model.losses.shine=true
 """
 
 from dataclasses import replace

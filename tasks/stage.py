@@ -41,6 +41,7 @@ TASKS_A_WORKER = 4  # at least, if there are enough parts: a task costs Prefect 
 TASKS_A_DEVICE = 1  # Ray ends a worker after a task on a GPU to free its memory; the next one loads the model again
 PARTS_A_TASK = 8  # at most: the run receives the parts of a task together
 IS_THERE, TO_MAKE = "exists", "would be made"
+FAILS_FIRST = "first: "  # prefix of the reason why a planned stage cannot be made
 NO_TEMPLATE = str.maketrans("{}", "()")  # Prefect would fill braces in the name of a task run
 
 P = ParamSpec("P")
@@ -164,7 +165,7 @@ class Plan:
         try:
             artifact, work = self.store.artifact(stage.work), stage.work
         except PenumbraError as error:
-            reason = str(error) if isinstance(error, NotYetError) else f"first: {error}"
+            reason = str(error) if isinstance(error, NotYetError) else f"{FAILS_FIRST}{error}"
             artifact = Artifact(root=self.store.root, dataset=stage.dataset, stage=stage.name, key="")
             self.rows[stage.name, TO_MAKE, reason] = None
             self.works[artifact] = Work(stage.dataset, stage.name, stage.version, stage.parameters(), stage.parents)

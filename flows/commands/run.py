@@ -34,7 +34,7 @@ class RunCommand(TyperCommand):
 
 def run(
     flow: Annotated[str, typer.Argument(metavar="FLOW", help=", ".join(FLOWS))],
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, scenes, your own …, or a preset")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, scenes, your own …, or a deployment")],
     param: Annotated[
         list[str] | None,
         typer.Option(help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."),
@@ -55,8 +55,9 @@ def run(
     """
     if not dry_run and flow in FLOWS:
         server.start_early()
-    from penumbra.flows.local_run import FAILS_FIRST, log_price, plan_flow, run_flow
+    from penumbra.flows.local_run import log_price, plan_flow, run_flow
     from penumbra.flows.parameters import parameters_in, parse_parameters
+    from penumbra.tasks.stage import FAILS_FIRST
 
     layers = (parameters_in(config) if config else {}, parse_parameters(param or []))
     if dry_run:

@@ -53,8 +53,8 @@ def report_negatives(made: Negatives) -> str:
     return line
 
 
-def outcome_line(store: Store, made: Negatives) -> str:
-    """Return the outcome of a run in one line: its negatives, and what was substituted or rejected."""
+def outcome_line(store: Store, made: Negatives, rejected: str = "the table `rejected`") -> str:
+    """Return the outcome of a run in one line: its negatives, and what was substituted or is listed in `rejected`."""
     read, negatives = store.manifest(made.annotations), store.manifest(made.negatives)
     queries = {row["qid"] for row in store.rows(made.negatives, ["qid"])}
     judging = made.negatives.stage != "negatives"
@@ -73,7 +73,9 @@ def outcome_line(store: Store, made: Negatives) -> str:
     parts += [f"{refused:,} of {counted(read.taken, 'row')} rejected"] if refused else []
     for reason, times in reasons.most_common(1):
         what = counted(reasons.total(), "level" if made.masks else "row")
-        parts.append(f"{what} rejected, {times:,} of them: {reason} (the table `rejected` has each)")
+        parts.append(f"{what} rejected, {times:,} of them: {reason}")
+    if refused or reasons:
+        parts.append(f"{rejected} has each")
     if made.quality:
         from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line  # only here: it imports scipy
 
