@@ -1,4 +1,4 @@
-"""`ablation`: the papers' tables, a grid of trainings over one data set each (`tasks/grounding/ablation_grids.yaml`).
+"""`ablation`: train a grid of the papers' tables (`tasks/grounding/ablation_grids.yaml`) on one data set.
 
 penumbra ablation losses scenes
 """
@@ -91,7 +91,7 @@ class Materials:
         self.negatives(NegativesParameters.model_validate(merge(row.negatives.model_dump(mode="json"), judging)))
 
     def sources(self, row: RowPlan) -> Sources:
-        """Return the inputs of a row: those that its `inputs` name, the newest video features, and else new ones."""
+        """Return the inputs of a row: those that its `inputs` name, else the newest video features, else new ones."""
         settings = row.settings
         queries = queries_of(self.dataset, row.negatives)
         named, negatives = named_sources(queries.annotations, settings.inputs), None

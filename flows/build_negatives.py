@@ -88,7 +88,7 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
     filling = with_provider(settings.filling, dataset)
     masks = run(Masks(annotations, tags, with_order(settings.masking, filling, dataset), sourcing.splits))
     unanswered: Mapping[str, str | None] = {}
-    if filling.hosted:  # the clients of the services are imported only then
+    if filling.hosted:  # import the services' clients only if needed
         from penumbra.tasks.negatives.ask import ask
 
         unanswered = ask(annotations, tags, masks, dictionary, filling)

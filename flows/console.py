@@ -1,7 +1,7 @@
-"""What a terminal shows: text of unknown origin without its control characters, a run's bars, and how a run ends.
+"""Terminal output: text without control characters, the bars of a run, and the end of an interrupted run.
 
-Such text is a query, a model's answer, an error of a server. It may hold sequences that set a terminal's title, answer
-for the user, or reorder a line. Each line for a terminal goes through one of these functions, or a `SafeConsole`.
+Text of unknown origin is a query, a model's answer or a server's error. It may contain sequences that set a terminal's
+title, answer for the user, or reorder a line. Print each line with one of these functions or with a `SafeConsole`.
 """
 
 import json
@@ -25,13 +25,13 @@ from rich.table import Table
 from penumbra.artifacts.markdown import CONTROLS, for_terminal
 from penumbra.tasks.progress import bars_shown, console_handlers
 
-SECONDS_TO_END = {signal.SIGTERM: 10.0, signal.SIGINT: 1.5}  # that a run has to report its end to its server
+SECONDS_TO_END = {signal.SIGTERM: 10.0, signal.SIGINT: 1.5}  # for a run to report its end to its server
 INTERRUPTED = "penumbra: ended; the same command resumes here\n"
 SHOW_CURSOR = "\x1b[?25h"
 
 
 class SafeConsole(Console):
-    """A console of rich that replaces the control characters of all text, and keeps its own."""
+    """A rich console that replaces control characters in text, but not in its own control codes."""
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         return super()._render_buffer(it if it.control else Segment(for_terminal(it.text), it.style) for it in buffer)
@@ -63,7 +63,7 @@ def json_text(value: Any) -> str:
 
 
 def write_text(lines: Iterable[str], output: Path | None) -> None:
-    """Write text as UTF-8 to a file, which stays as it was if that fails, or to standard output if there is none."""
+    """Write text as UTF-8 to a file, or to standard output if there is none; a failure leaves the file unchanged."""
     if output is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's language
@@ -77,9 +77,9 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
 
 @contextmanager
 def live_display() -> Iterator[None]:
-    """Show the run live in a notebook, or on standard error if that and standard output are a terminal.
+    """Show the run live in a notebook, or on standard error if standard output and standard error are terminals.
 
-    Elsewhere the log stays as it is.
+    Otherwise the log is unchanged.
     """
     console = SafeConsole(stderr=True, markup=False, highlight=False)
     if not (console.is_jupyter or (sys.stdout.isatty() and sys.stderr.isatty())):
@@ -107,12 +107,12 @@ def bars_on(console: SafeConsole) -> Progress:
         console=console,
         transient=True,
         redirect_stdout=not console.is_jupyter,
-        redirect_stderr=not console.is_jupyter,  # else a bar prints its own warning about ipywidgets for ever
+        redirect_stderr=not console.is_jupyter,  # else a bar repeats its warning about ipywidgets without end
     )
 
 
 def end_at_once(number: int, _: object) -> None:
-    """End the process without a traceback: a handler of Ctrl-C while there is nothing to report."""
+    """End the process without a traceback: the handler of Ctrl-C while there is nothing to report."""
     os.write(2, b"\n")
     os._exit(128 + number)
 

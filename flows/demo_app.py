@@ -1,7 +1,7 @@
 """`penumbra demo-app`: a page that finds moments in an uploaded video, and shows what negatives of the sentence change.
 
-The page is Gradio's. It answers only under its own host names and to its own pages, hands out only files that were
-uploaded to it, fetches nothing from a network, and its browser may call no other server.
+The page is Gradio's. It accepts requests only for its own host names and from its own pages, and serves only files that
+were uploaded to it. It fetches nothing from a network, and its pages may call no other server.
 """
 
 import os
@@ -43,7 +43,7 @@ LARGEST_FILE = "2gb"
 KEPT_SECONDS = 3600  # of an uploaded file
 LONGEST_SENTENCE = 500  # characters
 WINDOWS = 3
-ABOUT = "Where a trained run sees what a sentence says, and its saliency under hard negatives of the sentence."
+ABOUT = "The moments that a trained run finds for a sentence, and saliency for the sentence and its hard negatives."
 POLICY = (
     "default-src 'self' 'unsafe-inline' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
@@ -56,7 +56,7 @@ _watched = lru_cache(maxsize=8)(lambda run, video: _grounder(run).watch(video))
 
 @lru_cache(maxsize=2)
 def _corpus(dataset: str) -> tuple[str, Masking, Provider]:
-    """Return how a data set is tagged and masked, and the provider `corpus` of its training queries."""
+    """Return the spaCy pipeline, the masking and the provider `corpus` of a data set."""
     store = Store()
     dictionary = store.newest(dataset, "dictionary")
     annotations, tags = (store.ancestors(dictionary)[stage][0] for stage in ("annotations", "tags"))
@@ -68,7 +68,7 @@ def _corpus(dataset: str) -> tuple[str, Masking, Provider]:
 
 
 def negatives_of(dataset: str, sentence: str) -> list[dict[str, Any]]:
-    """Return the first fill of each level, rows of `fills`; none if the sentence has no word that may be masked.
+    """Return the first fill of each level as rows of `fills`, or none if the sentence has no word that may be masked.
 
     The sentence is tagged, masked and filled as a training query is, by the same functions. Raise `ArtifactError` if
     the data set has no dictionary.
@@ -96,7 +96,7 @@ def show(run: str, video: Path, sentence: str) -> str:
     sentences = {name: text for name, text in {"query": query, **negatives}.items() if text}
     results = dict(zip(sentences, _grounder(run).ask(watched, list(sentences.values())), strict=True))
     windows = {name: result.windows[:WINDOWS] for name, result in results.items()}
-    # Lines of the table: name, words with a mark if they are not the query's, best windows, problem.
+    # Rows of the table: name, words (marked if they differ from the query's), best windows, problem.
     rows = []
     for name, text in {"query": query, **negatives}.items():
         words = [(word, word != own) for word, own in zip(text.split(), query.split(), strict=False)]
@@ -130,7 +130,7 @@ def application(runs: dict[str, str], selected: str, folder: Path, urls: list[st
     async def guard(request: Request, answer: RequestResponseEndpoint) -> Response:
         """Refuse calls from pages of other origins and addresses to fetch, and send a content policy."""
         if request.headers.get("origin", urls[0]) not in urls or "=http" in request.url.path.lower():
-            return PlainTextResponse("not from here", 403)
+            return PlainTextResponse("requests from other origins are refused", 403)
         response = await answer(request)
         response.headers["Content-Security-Policy"] = POLICY
         return response
@@ -148,7 +148,7 @@ def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any
     def ask(video: str | None, sentence: str, run: str) -> str:
         if not video or not Path(video).resolve().is_relative_to(folder.resolve()):
             raise gradio.Error("Choose a video file first.", print_exception=False)
-        if len(sentence) > LONGEST_SENTENCE or check_query(sentence):  # a request need not keep to the page's limit
+        if len(sentence) > LONGEST_SENTENCE or check_query(sentence):  # a request may exceed the page's limit
             reason = f"Write an English sentence of at most {LONGEST_SENTENCE} characters."
             raise gradio.Error(reason, print_exception=False)
         try:

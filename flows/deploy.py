@@ -34,13 +34,16 @@ Deployment = dict[str, Any]  # as in prefect.yaml; its first tag is the flow's n
 
 
 def main(chosen: str = "") -> None:
-    """Apply new and changed deployments: of a data set, `--all`, or '': of existing data sets, removing the others."""
+    """Apply new and changed deployments, and delete the others whose data sets have no files.
+
+    `chosen` is the name of a data set, `--all`, or '' for all data sets whose files exist.
+    """
     every = all_deployments()
     there = [deployment for deployment in every if has_files(deployment)]
     wanted = every if chosen == ALL else wanted_of(there, chosen)
     with get_client(sync_client=True) as client:
         end_abandoned_runs(client)
-        template = ProcessWorker.get_default_base_job_template()  # else all workers write it at once when they start
+        template = ProcessWorker.get_default_base_job_template()  # else all workers would write it at the same time
         for pool in WORKERS:
             with suppress(ObjectAlreadyExists):
                 client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
@@ -66,7 +69,7 @@ def main(chosen: str = "") -> None:
             client.create_deployment(flows[flow], version=version, parameter_openapi_schema=forms[flow], **settings)
         if not client.read_automations_by_name(SILENT_RUNS.stem):
             client.create_automation(AutomationCore.model_validate(yaml.safe_load(SILENT_RUNS.read_text())))
-    left = "" if chosen else f"; {len(every) - len(wanted)} are of data sets that are not here (--all)"
+    left = "" if chosen else f"; {len(every) - len(wanted)} others are of data sets without files here (--all)"
     print(f"{len(wanted)} deployments of {', '.join(datasets_of(wanted))}{left}", flush=True)
 
 
@@ -78,12 +81,12 @@ def end_abandoned_runs(client: SyncPrefectClient) -> None:
     under_way = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
     chosen = FlowRunFilter.model_validate({"state": {"type": {"any_": under_way}}})
     for run in client.read_flow_runs(flow_run_filter=chosen):
-        if run.deployment_id:  # other runs are processes of their own, which may go on
+        if run.deployment_id:  # other runs are separate processes, which may continue
             client.set_flow_run_state(run.id, Crashed(message="Its `penumbra serve` ended."), force=True)
 
 
 def all_deployments() -> list[Deployment]:
-    """Return the deployments of prefect.yaml and of the data sets; a wrong file of a data set is a line of stderr."""
+    """Return the deployments of prefect.yaml and of the data sets; warn about an invalid file of a data set."""
     definitions, deployments = prefect_yaml()
     found = dict(deployments)
     for dataset in sorted(file.parent.name for file in data_folder().glob(f"*/{OWN_FILE}")):
@@ -119,7 +122,7 @@ def has_files(deployment: Deployment) -> bool:
 
 
 def with_defaults(flow: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a deployment with all values of its groups, which the form would show as empty.
+    """Return the parameters of a deployment with the defaults of its groups, which the form would show as empty.
 
     Groups that a preset sets (their default is None) stay as they are: a value in them overrides the preset.
     """
@@ -132,7 +135,7 @@ def with_defaults(flow: str, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def schedule_of(schedule: dict[str, Any], is_possible: bool) -> DeploymentScheduleCreate:
-    """Return a schedule of prefect.yaml as Prefect's client takes it; it is off if the data set has no files."""
+    """Return a schedule of prefect.yaml as Prefect's client takes it; it is inactive if the data set has no files."""
     when = {name: value for name, value in schedule.items() if name not in ("active", "slug")}
     active = schedule.get("active", True) and is_possible
     return DeploymentScheduleCreate.model_validate({"schedule": when, "active": active, "slug": schedule.get("slug")})

@@ -27,7 +27,7 @@ from penumbra.tasks.stage import is_planned, logger, run
 def evaluate_grounding(
     dataset: Dataset, choice: Choice = Choice(), ranking: Ranking | None = None
 ) -> Outcome[Artifact]:
-    """Predict with the best epoch of each run and evaluate it; `ranking` defaults to that of the run."""
+    """Predict with the best epoch of each run and evaluate it; `ranking` defaults to the run's settings."""
     annotations = read_annotations(dataset)
     negatives = Store().newest_if_any(dataset.name, "negatives")
     evaluated, outcomes = list[EvaluatedRun](), list[str | None]()
@@ -53,7 +53,7 @@ def evaluate_run(
     judging = judging_negatives(sources.annotations)
     if not judging and not is_planned():
         logger().info(
-            "the false sentences are only those of other videos: build-negatives with sourcing.splits=[test] "
+            "the only false sentences are sentences of other videos: build-negatives with sourcing.splits=[test] "
             "adds hard negatives of test queries"
         )
     texts = judging_texts(sources.annotations, sources.text_features, judging)

@@ -50,7 +50,7 @@ def features_of(
     text_clip = clip.model_copy(update={"encoder": settings.texts.encoder or clip.encoder})
     folder, outcome = Path(sampling.folder).expanduser() if sampling.folder else videos_of(dataset.name), None
     if not (videos or settings.simulation.wanted or settings.imports.sources or is_planned()):
-        video_files(folder)  # raises for a missing folder before the hub is asked for an encoder of texts
+        video_files(folder)  # raises for a missing folder before a text encoder is downloaded
     texts = texts or run(TextFeatures(annotations, negatives, text_clip))
     if not videos:
         if settings.simulation.wanted:

@@ -1,4 +1,4 @@
-"""`import-negatives`: hard negatives of others from a file, as the table of those that are built here.
+"""`import-negatives`: hard negatives from a file, as the same table that `build-negatives` writes.
 
 penumbra run import-negatives charades-cg --param file=release.jsonl
 penumbra run import-negatives charades-sta --param file=charades_ood_neg_test.jsonl --param kind='another domain'
@@ -26,8 +26,8 @@ File = Annotated[
 Kind = Annotated[
     str,
     Field(
-        description="Such as `another domain`: the file's sentences (JSON lines with vid and query, as NA-VMR's) are "
-        "false of the videos that they name, and only evaluations ask them. Default: negatives for training."
+        description="Kind of false sentences for evaluation only, such as `another domain`: each sentence of the file "
+        "(JSON lines with vid and query, as NA-VMR's) is false of its video. Default: negatives for training."
     ),
 ]
 
@@ -42,7 +42,7 @@ def import_negatives(
     choosing: Choosing = Choosing(),
     judging: QualityConfig = QualityConfig(),
 ) -> Outcome[Negatives]:
-    """Read the negatives of a file, and note for each which checks of `choosing` it passes."""
+    """Read the negatives of a file, and record which checks of `choosing` each of them passes."""
     path = Path(file).expanduser()
     check_file(path) if kind else read_negatives(path)  # both raise for a wrong file before anything is made
     sourcing = NegativeSource(source="imported", file=file, kind=kind)

@@ -1,6 +1,6 @@
 """Run or plan a flow in this process, for `penumbra run` and for `penumbra.build_negatives`.
 
-Its parameters are those of its deployment and those that the caller names.
+The flow's parameters come from its deployment and from the caller.
 """
 
 import tempfile
@@ -34,7 +34,7 @@ MARK = ".written-from-python"  # a file in the folders of data sets that may be 
 
 
 def prepare(name: str, dataset: str, *layers: dict[str, Any]) -> tuple[Flow[..., Any], dict[str, Any], dict[str, Any]]:
-    """Return a flow, its parameters as they were written, and as the flow receives them.
+    """Return a flow, its parameters as written, and its parameters as the flow receives them.
 
     `dataset` is the name of a deployment or of a data set; later layers of parameters override earlier ones. Raises
     `ParameterError` if a flow or parameter does not exist or fit, and `DatasetError` for a missing or damaged file.
@@ -64,7 +64,7 @@ def run_flow(name: str, dataset: str, *layers: dict[str, Any]) -> Any:
 def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return name, state and key of each stage of a flow; nothing is made. Raises as `prepare` does.
 
-    A reason is in place of an unknown key, beginning with `FAILS_FIRST` if the flow would fail at this stage.
+    A reason replaces an unknown key; it begins with `FAILS_FIRST` if the flow would fail at this stage.
     """
     flow, _, values = prepare(name, dataset, *layers)
     with planning() as plan:
@@ -76,7 +76,7 @@ def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[st
 
 
 def log_price(name: str, dataset: str, *layers: dict[str, Any]) -> None:
-    """Log what the questions to hosted language models would cost; this makes the stages up to the masks."""
+    """Log the cost of the questions to hosted language models; this makes the stages up to the masks."""
     _, _, values = prepare(name, dataset, *layers)
     filling = getattr(values.get("negatives"), "filling", values.get("filling"))
     if filling is not None and filling.hosted:
@@ -88,8 +88,8 @@ def negatives_for(
 ) -> "pd.DataFrame":
     """Return a data frame of the queries' negatives, built if they do not exist.
 
-    Its `attrs["rejected"]` lists what was refused, which a warning counts. Raises `DatasetError` if there are no
-    queries, or the name is that of a data set that was not written from Python, and the exceptions of `prepare`.
+    Its `attrs["rejected"]` lists the rejected rows, and a warning counts them. Raises `DatasetError` if there are no
+    queries or if a data set of this name was not written from Python, and the exceptions of `prepare`.
     """
     from penumbra.tasks.data.dataset import DatasetError
     from penumbra.tasks.data.queries import write_queries

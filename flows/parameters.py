@@ -1,7 +1,7 @@
-"""The parameters of a run and their help. They come from four places, of which a later one overrides the earlier ones.
+"""The parameters of a run and their help. They come from four sources; a later source overrides the earlier ones.
 
-These are the deployment in prefect.yaml, `penumbra.yaml` in the data set's folder (a group for each flow), `--config`
-and `--param`. A key is a parameter's path (`filling.candidates`), or its end where only one has that end.
+The sources are the deployment in prefect.yaml, `penumbra.yaml` in the data set's folder (a group for each flow),
+`--config` and `--param`. A key is a parameter's path (`filling.candidates`) or the end of exactly one path.
 """
 
 import inspect
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 OWN_FILE = "penumbra.yaml"
-# A data set that was passed on must not say where a key goes, which one, what an answer costs, or who gets data.
+# Data sets are shared: their file must not set where a key is sent, which key, the price of answers, or who gets data.
 NOT_OWN, HOSTED = ("base_url", "key_block", "price", "log"), ("openai", "gemini")
 WIDTH, INDENT = 80, " " * 6  # of the help
-LONGEST, DEEPEST = 100_000, 20  # characters of a file of parameters; lists and groups within each other
-WORDS = {"": None, "~": None, "True": True, "False": False}  # of YAML; JSON has the others
+LONGEST, DEEPEST = 100_000, 20  # characters of a parameter file; depth of nested lists and groups
+WORDS = {"": None, "~": None, "True": True, "False": False}  # words of YAML that JSON lacks
 
 
 class Parameter(NamedTuple):
@@ -46,7 +46,7 @@ class Parameter(NamedTuple):
     type: str
     default: str  # as JSON; '' if it is required
     description: str
-    models: tuple[str, ...] = ()  # the members of a union that have the parameter, as in mmn
+    models: tuple[str, ...] = ()  # the members of a union that have the parameter, such as mmn
 
 
 @cache
@@ -86,7 +86,7 @@ def _members(group: type[BaseModel], within: str = "", models: tuple[str, ...] =
 
 
 def groups_of(annotation: Any) -> list[type[BaseModel]]:
-    """Return the group of parameters that a type is, or the members of a union of groups; for other types nothing."""
+    """Return the parameter groups in a type: the type itself, the members of a union, or none."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
         return [group for kind in get_args(annotation) for group in groups_of(kind)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
@@ -98,7 +98,7 @@ def name_of(group: type[BaseModel]) -> str:
 
 
 def type_name(annotation: Any) -> str:
-    """Return a type as its values are written: `float | null`, `[int, …]`, `paper | released`."""
+    """Return a type in the notation of its values: `float | null`, `[int, …]`, `paper | released`."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_name(inner[0])
@@ -119,10 +119,10 @@ def type_name(annotation: Any) -> str:
 
 
 def with_changes(flow: "Flow[..., Any]", parameters: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a flow with changes on top, by their names: `shine` changes `model.losses.shine`.
+    """Return the parameters of a flow, overridden by changes by name: `shine` changes `model.losses.shine`.
 
-    A changed model has its name with it: its own, or that of the preset. Raises `ParameterError` if several parameters
-    end with a name, or none does.
+    A changed model includes its name: the given name or the preset's. Raises `ParameterError` if no parameter or
+    several parameters end with a name.
     """
     paths = list(dict.fromkeys(it.path for it in parameters_of(flow)))
     merged = dict(parameters)
@@ -136,7 +136,7 @@ def with_changes(flow: "Flow[..., Any]", parameters: dict[str, Any], changes: Ma
             raise ParameterError(f"no parameter {shown}: {near}penumbra run {flow.name} --help lists them")
         if len(ends) > 1:
             typed = " or ".join(f"--param {path}=…" for path in ends)
-            raise ParameterError(f"{shown!r} is the end of several parameters: type {typed}")
+            raise ParameterError(f"several parameters end with {shown!r}: type {typed}")
         nested: Any = value
         for name in reversed([*ends[0].split("."), *inner]):
             nested = {name: nested}
@@ -150,7 +150,7 @@ def with_changes(flow: "Flow[..., Any]", parameters: dict[str, Any], changes: Ma
 
 
 def _paths_with_end(paths: list[str], key: str) -> list[str]:
-    """Return the paths that a key may mean: itself, or all that end with it."""
+    """Return the paths that a key may mean: the key itself if it is a path, or all paths that end with it."""
     return [key] if key in paths else [it for it in paths if it.endswith(f".{key}") and "[]" not in it]
 
 
@@ -162,7 +162,7 @@ def _nearest(unknown: str, paths: list[str]) -> str:
 
 
 def validated(flow: "Flow[..., Any]", parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters as the flow receives them; raise `ParameterError` with the nearest of an unknown name."""
+    """Return the parameters as the flow receives them; raise `ParameterError`, which suggests the nearest name."""
     try:
         return dict(model_of(flow)(**parameters))
     except ValidationError as error:
@@ -186,8 +186,8 @@ def validated(flow: "Flow[..., Any]", parameters: Mapping[str, Any]) -> dict[str
             line = f"{at}{'.name' * ('tag' in context)}: no {given!r}; {what_there_is(given, names)}"
         elif fault["type"] == "extra_forbidden":
             path = ".".join(str(part) for part in fault["loc"] if part not in models)
-            of_others = known[path].models if path in known else ()
-            line += f"; it is of model.name={' or '.join(of_others)}" if of_others else f": {_nearest(path, [*known])}"
+            owners = " or ".join(known[path].models) if path in known else ""
+            line += f"; it belongs to model.name={owners}" if owners else f": {_nearest(path, [*known])}"
         lines.append(truncated(" ".join(line.split()), 4 * WIDTH))
     raise ParameterError(
         f"{'; '.join(lines)}; penumbra run {flow.name} --help {truncated(str(faults[0]['loc'][0]), 80)}"
@@ -198,7 +198,7 @@ def validated(flow: "Flow[..., Any]", parameters: Mapping[str, Any]) -> dict[str
 
 
 def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
-    """Return the parameters of the deployment FLOW/NAME (or of a data set) under those of the data set's own file."""
+    """Return the parameters of the deployment FLOW/NAME (or of a data set), overridden by the data set's own file."""
     deployed: dict[str, Any] = prefect_yaml()[1].get((flow, name), {"parameters": {"dataset": {"name": name}}})
     own = own_parameters(name).get(flow)
     if not own:
@@ -235,12 +235,12 @@ def parameters_in(file: Path) -> dict[str, Any]:
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the value of each `masking.ratios=[0.1,0.3,0.5]` by its name; what is no value of YAML is text."""
+    """Return values by name from pairs such as `masking.ratios=[0.1,0.3,0.5]`; a value that is not YAML is text."""
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise ParameterError(f"--param {truncated(pair, WIDTH)!r} is no NAME=VALUE, as in filling.candidates=4")
+            raise ParameterError(f"--param {truncated(pair, WIDTH)!r} is not NAME=VALUE, as in filling.candidates=4")
         values.pop(name, None)  # a later pair overrides those before it
         try:
             values[name] = read_value(text)
@@ -260,14 +260,14 @@ def _read(file: Path, label: str) -> dict[str, Any]:
 
 def _with_names(values: Any, label: str) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise ParameterError(f"{label} holds no NAME: VALUE lines, as in filling.candidates: 4")
+        raise ParameterError(f"{label} has no NAME: VALUE lines, as in filling.candidates: 4")
     return values
 
 
 def read_value(text: str) -> Any:
-    """Return the value of YAML text of unknown origin; raise `ValueError` with one line if it is none.
+    """Return the value of YAML text of unknown origin; raise `ValueError` with a one-line message if it is invalid.
 
-    Words are read as JSON reads them, and others are text: a date stays text.
+    Scalars are read as JSON if possible; all others are text, for example a date.
     """
     if len(text) > LONGEST:
         raise ValueError(f"it has more than {LONGEST:,} characters")
@@ -283,17 +283,17 @@ def read_value(text: str) -> Any:
 def _values(events: Iterator[yaml.Event], depth: int = 0) -> Iterator[Any]:
     """Yield the values that a parser's events describe, up to the end of the list or group that holds them."""
     if depth > DEEPEST:
-        raise ValueError(f"it has more than {DEEPEST} lists and groups within each other")
+        raise ValueError(f"it has more than {DEEPEST} nested lists and groups")
     for event in events:
         if isinstance(event, yaml.CollectionEndEvent):
             return
-        if getattr(event, "anchor", None) or getattr(event, "tag", None):  # which might grow without bounds
+        if getattr(event, "anchor", None) or getattr(event, "tag", None):  # aliases might expand without bounds
             raise ValueError("tags, anchors and aliases are refused: text with & * or ! needs quotes")
         if isinstance(event, yaml.SequenceStartEvent):
             yield list(_values(events, depth + 1))
         elif isinstance(event, yaml.MappingStartEvent):
             inner = list(_values(events, depth + 1))
-            if any(isinstance(name, list | dict) for name in inner[::2]):  # whose text might grow without bounds
+            if any(isinstance(name, list | dict) for name in inner[::2]):  # its text might grow without bounds
                 raise ValueError("a name is a list or a group")
             names = [str(name) for name in inner[::2]]
             if twice := [name for name, count in Counter(names).items() if count > 1]:

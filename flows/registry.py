@@ -1,6 +1,6 @@
-"""The flows by their names, with the name and the final state of their runs, and the deployments of prefect.yaml.
+"""The flows by name, the names and final states of their runs, and the deployments of prefect.yaml.
 
-A flow's module is imported when the flow runs, and with it Prefect, which takes seconds.
+A flow's module is imported only when the flow runs, because it imports Prefect, which takes seconds.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ FLOWS = {
     "full-pipeline": "full_pipeline",
     "ablation": "ablation",
 }  # each is a function in the module of the same name
-PRICED = "nothing was sent or made: the report dry-run has the price of the questions"
+PRICED = "nothing was sent or made; the report `dry-run` contains the price of the questions"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def named_flow(name: str) -> "Callable[[Callable[P, Outcome[T]]], Flow[P, T]]":
         def hold_data_set(*arguments: P.args, **options: P.kwargs) -> "State[T]":
             clean_console_log()  # also in the process that a worker of Prefect starts for a run
             dataset = signature(function).bind(*arguments, **options).arguments["dataset"]
-            with nullcontext() if is_planned() else Store().use(dataset.name):  # keeps `artifacts rm` from it
+            with nullcontext() if is_planned() else Store().use(dataset.name):  # `artifacts rm` then refuses
                 result, outcome = function(*arguments, **options)
             message = f"{outcome}. In {cast(Any, result).path}" if outcome else PRICED
             return Completed(message=message, data=result)
@@ -70,7 +70,7 @@ def flow_of(name: str) -> "Flow[..., Any]":
 
 @cache
 def prefect_yaml() -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], dict[str, Any]]]:
-    """Return the definitions of prefect.yaml by flow, and its deployments by flow and name; callers change neither."""
+    """Return the definitions of prefect.yaml by flow, and its deployments by flow and name; do not modify them."""
     import yaml
 
     text = DEPLOYMENTS.read_text(encoding="utf-8")

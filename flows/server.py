@@ -1,8 +1,8 @@
-"""Prefect's servers: that of a run, and `penumbra serve`. Each answers only to callers who have its credential.
+"""The Prefect server of a run, and the server of `penumbra serve`.
 
-Whoever may call a Prefect server may run commands as the user, also other users and pages in the user's browser. So
-each server asks for a credential, accepts calls only from pages of its own addresses (CORS) and under its own names
-(against DNS rebinding), and ends with the process that started it.
+Anyone who can call a Prefect server can run commands as its user: also other users of the machine, and pages in a
+browser. Therefore each server requires a credential, accepts calls only from pages of its own addresses (CORS) and for
+its own host names (against DNS rebinding), and ends with the process that started it.
 """
 
 import atexit
@@ -34,8 +34,8 @@ START_SECONDS = 180  # on a busy machine
 STOP_SECONDS = 20
 WORKERS = {"penumbra": (), "penumbra-gpu": ("--limit", "1")}  # options of the worker of each work pool
 MESSAGE = """
-Penumbra is served: {url}
-  it asks for:      {credential}
+Penumbra runs at:   {url}
+  credential:       {credential}
   reports, rows:    {url}/artifacts
   in another shell: {line}
                     prefect deployment run build-negatives/{dataset} --watch
@@ -66,9 +66,9 @@ def addresses(port: int) -> list[str]:
 def start_server(
     listener: socket.socket, credential: str, settings: Mapping[str, str], folder: str | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a server in a process group of its own, with `settings` as its environment, and close the socket here.
+    """Start a server in a process group of its own, with `settings` as its environment, and close our socket.
 
-    `wait_for` returns when it answers. The credential, user:password, is in no command line.
+    `wait_for` returns when the server answers. No command line contains the credential, user:password.
     """
     guards = {
         "PREFECT_SERVER_API_AUTH_STRING": credential,
@@ -99,7 +99,7 @@ def wait_for(port: int) -> None:
 
 
 def stop(*processes: subprocess.Popen[bytes]) -> None:
-    """End process groups side by side: ask them twice, each time for `STOP_SECONDS`, then kill them."""
+    """End process groups together: send two signals, wait `STOP_SECONDS` after each, then kill them."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         running = [process for process in processes if process.poll() is None]
         for process in running:
@@ -111,7 +111,7 @@ def stop(*processes: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def some_server() -> Iterator[None]:
-    """Use the server that Prefect's settings name, or one of this process; Prefect's own would have no credential."""
+    """Use the server of Prefect's settings, or start one with a credential: Prefect's own would have none."""
     from prefect.context import refresh_global_settings_context
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
@@ -121,7 +121,7 @@ def some_server() -> Iterator[None]:
     port, credential = _temporary_server()
     wait_for(port)
     url = f"http://{LOOPBACK}:{port}/api"
-    settings = {PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: credential, PREFECT_UI_URL: ""}  # it serves no pages
+    settings = {PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: credential, PREFECT_UI_URL: ""}  # it has no pages
     # Prefect's other threads, and the processes that it starts, don't see temporary settings: they would start a
     # server without a credential. They do see the environment.
     try:
@@ -166,7 +166,7 @@ def given_credential() -> str:
     """Return PENUMBRA_AUTH, '' if it is not set; raise `PenumbraError` if it is not user:password."""
     credential = os.environ.get("PENUMBRA_AUTH", "")
     if credential and not all(credential.partition(":")):
-        raise PenumbraError("PENUMBRA_AUTH is no user:password")
+        raise PenumbraError("PENUMBRA_AUTH is not user:password")
     return credential
 
 
@@ -179,7 +179,7 @@ def environment_of(port: int) -> str:
 
 
 def process_environment(home: Path) -> dict[str, str]:
-    """Return the environment of all processes: a PREFECT_HOME of ours, and absolute paths of the user's folders.
+    """Return the environment of all processes: our own PREFECT_HOME, and absolute paths of the user's folders.
 
     The user's own profiles and database of Prefect are neither read nor written.
     """
@@ -198,15 +198,15 @@ def process_environment(home: Path) -> dict[str, str]:
 
 
 def interrupt(*_: object) -> None:
-    """Raise `KeyboardInterrupt`: a handler with which SIGTERM ends a command as Ctrl-C does."""
+    """Raise `KeyboardInterrupt`; as a handler of SIGTERM, it ends a command as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
 def serve(port: int, deployed: str = "") -> None:
-    """Serve deployments (of a data set, `--all`, '': of existing ones) until Ctrl-C; raise `PenumbraError`.
+    """Serve deployments until Ctrl-C; raise `PenumbraError` if the server or a worker fails.
 
-    This starts a server, a worker for each work pool, and ends them together. All of them start in an empty folder, so
-    that no file of the user's folder (a `tasks.py`, a `prefect.yaml`, a `.env`) is read as ours.
+    `deployed` is `chosen` of `penumbra.flows.deploy.main`. The server and a worker for each work pool start in an empty
+    folder, so that they read no file of the user's folder (a `tasks.py`, a `prefect.yaml`, a `.env`), and end together.
     """
     credential = given_credential() or new_credential()
     listener = listen(port)
@@ -241,7 +241,7 @@ def serve(port: int, deployed: str = "") -> None:
         except KeyboardInterrupt:
             print("\nEnding workers and server …", flush=True)
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it running
+            for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave processes running
                 signal.signal(number, signal.SIG_IGN)
             for_other_shells.unlink(missing_ok=True)
             stop(*processes[1:])  # the workers, which report to the server
@@ -267,13 +267,13 @@ def main(descriptor: str) -> None:
 
     # Around the application, not inside: the server's own requests to itself have another host name.
     guarded = TrustedHostMiddleware(app, allowed_hosts=HOSTS, www_redirect=False)
-    # No traceback of an event or a worker that met a locked database and is tried again, as Prefect does for requests.
+    # Log no traceback if an event or a worker meets a locked database and is tried again; Prefect does so for requests.
     for name in ("utilities.messaging.memory", "utilities.worker_channel", "api.workers"):
         logging.getLogger(f"prefect.server.{name}").addFilter(_SQLiteLockedOperationalErrorFilter())
     config = uvicorn.Config(guarded, log_level=get_current_settings().server.logging_level.lower())
-    with suppress(KeyboardInterrupt):  # which uvicorn raises after it has ended in good order
+    with suppress(KeyboardInterrupt):  # which uvicorn raises after a clean shutdown
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
-    os._exit(0)  # all is written and closed; Python's own clearing up would take seconds
+    os._exit(0)  # everything is written and closed; Python's cleanup would take seconds
 
 
 if __name__ == "__main__":

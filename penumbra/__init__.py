@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# Where other processes use the cores, too, torch's threads otherwise spend most of the time waiting for each other in
-# busy loops: training steps took 4 to 20 times as long while two others used both cores. Idle cores lose nothing.
+# On cores that other processes use, too, torch's threads would spend most of their time in busy loops, waiting for each
+# other: training steps took 4 to 20 times as long while two others used both cores. Idle cores lose nothing.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
@@ -103,7 +103,7 @@ def build_negatives(
     Returns:
         The columns of the artifact `negatives`: `qid`, `level` (1 to 3), `query`, `negative` (the sentence), `words`,
         `provider`, `model`, `similarity`, `plausibility` and `checks`. A query without a good negative has no row;
-        `attrs["rejected"]` holds what was refused, with the reasons
+        `attrs["rejected"]` lists the rejected rows with their reasons
 
     Raises:
         DatasetError: the queries are not sentences, or the name is taken
@@ -131,7 +131,7 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
     Args:
         negatives: DATASET/negatives or DATASET/fills of the store, a file (SHINE's JSON lines, or one negative a row),
             or a data frame as `build_negatives` returns it
-        dataset: data set with the annotations for a file or data frame; default: the one that has its first query
+        dataset: data set with the annotations for a file or data frame; default: the data set with the first query
         settings: settings of the report, as described under `judging` by `penumbra run build-negatives --help`
 
     Returns:
@@ -162,7 +162,7 @@ def runs(dataset: str | None = None) -> "pd.DataFrame":
         dataset: return only runs on this data set
 
     Raises:
-        ArtifactError: no artifact is of this data set
+        ArtifactError: the data set has no artifacts
 
     Returns:
         One row for each run: `run` (the name that `Grounder.of_run` takes), `dataset`, `key`, `model`, `negatives`

@@ -33,8 +33,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be remo
 
 @artifacts.command("ls")
 def list_artifacts(reference: Below = None) -> None:
-    """All finished artifacts, oldest first."""
-    from penumbra.artifacts.catalogue import Catalogue  # what reads tables takes longer to import
+    """List all finished artifacts, oldest first."""
+    from penumbra.artifacts.catalogue import Catalogue  # `Store` reads tables and takes longer to import
 
     store = Catalogue()
     if reference and not list(store.folders(reference.partition("/")[0])):
@@ -59,9 +59,9 @@ def show(
     rows: Annotated[int | None, typer.Option(help="How many rows to show. Default: 5; with --json all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Only the rows, as JSON lines with all columns.")] = False,
 ) -> None:
-    """An artifact's counts, parameters, ancestors and first rows; all figures of an evaluation as a table.
+    """Show an artifact's counts, parameters, ancestors and first rows; of an evaluation, show all figures.
 
-    Rows are as in the Prefect UI: the words that a negative changes are between **.
+    Rows look as in the Prefect UI: ** surrounds the words that a negative changes.
     """
     from penumbra.artifacts.display import rows_for_display
     from penumbra.artifacts.store import Store
@@ -145,7 +145,7 @@ def pin(
         raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/negatives")
     if remove:
         store.unpin(names[0], names[1], name)
-        print_line(f"{'/'.join(names)}@{name} is no pin any more")
+        print_line(f"removed the pin {'/'.join(names)}@{name}")
         return
     pinned = store.pin(store.resolve("/".join([*names, *([key] if key else [])])), name)
     print_line(f"{pinned.text} is {pinned.artifact.key}")
@@ -155,7 +155,7 @@ def pin(
 def verify(reference: Below = None) -> None:
     """Compare every manifest and part with its digest; exit 1 if something is missing, changed or additional.
 
-    A pin whose artifact is gone is a fault, too.
+    A pin whose artifact is missing is also a fault.
     """
     from penumbra.artifacts.catalogue import names_in
     from penumbra.artifacts.store import Store
@@ -194,7 +194,7 @@ def verify(reference: Below = None) -> None:
 
 @artifacts.command()
 def du(reference: Below = None) -> None:
-    """Disk space of the artifacts and of the trainings' checkpoints, the largest stages first."""
+    """Show the disk space of artifacts and of the checkpoints of trainings, the largest stages first."""
     from penumbra.artifacts.catalogue import names_in
     from penumbra.artifacts.locations import runs_folder
     from penumbra.artifacts.store import Store

@@ -1,4 +1,4 @@
-"""`penumbra init`, `penumbra check` and `penumbra fetch`: data sets of one's own, and public ones."""
+"""`penumbra init`, `penumbra check` and `penumbra fetch`: your own data sets, and public data sets."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penumbra.tasks.data.rows import Split
 
 LISTED = 200  # characters of the merged rows' places
-PARSED, LONGEST_QUERY = 1000, 80  # queries that are read for verbs; characters shown of one
+PARSED, LONGEST_QUERY = 1000, 80  # queries that are searched for verbs; characters shown of a query
 
 
 def init(
@@ -37,12 +37,12 @@ def init(
     ] = None,
     test: Annotated[float, typer.Option(min=0, max=0.9, help="Share of test videos, if FILE has no splits.")] = 0.2,
     novel: Annotated[
-        bool, typer.Option("--novel", help="Make Novel-Composition and Novel-Word splits, too; ignore those of FILE.")
+        bool, typer.Option("--novel", help="Make Novel-Composition and Novel-Word splits, too; ignore FILE's splits.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace the data set of this name.")] = False,
 ) -> None:
-    """Make a data set of a table: columns are found by their usual names, or given. Ends with `penumbra check`."""
+    """Make a data set from a table, and check it. Columns are found by their usual names, or named by options."""
     from penumbra.artifacts.locations import data_folder
     from penumbra.artifacts.markdown import truncated
     from penumbra.flows.parameters import OWN_FILE
@@ -62,7 +62,7 @@ def init(
         print_line(f"{role}: column {column!r}, {'as given' if named.get(role) else 'by its name'}")
     unused = [column for column in table.columns if column not in columns.values()]
     if unused:
-        print_line(f"not taken: {', '.join(unused)}")
+        print_line(f"unused columns: {', '.join(unused)}")
     queries = queries_of(table, columns)
     for change, count in Counter(change for query in queries for change in query.changes).items():
         print_line(f"query: {change}, rows: {count:,}")
@@ -102,7 +102,7 @@ def init(
 
 
 def own_file_text(name: str, folder: Path, videos: Path | None) -> str:
-    """Return the text of a data set's own parameters: comments, and the folder of its videos if it is another one."""
+    """Return the text of a data set's own parameter file: comments, and the videos' folder if it is not the default."""
     from penumbra.artifacts.locations import PROJECT
 
     text = (PROJECT / "flows" / "own_parameters.yaml").read_text(encoding="utf-8").replace("NAME", name)
@@ -126,7 +126,7 @@ def split_by_novelty(queries: "Sequence[OwnQuery]", test: float, seed: int) -> "
 
 
 def dataset_named(name: str) -> "Dataset":
-    """Return the data set of a name; raise `DatasetError` if it is no name."""
+    """Return the data set of this name; raise `DatasetError` if the name is invalid."""
     from pydantic import ValidationError
 
     from penumbra.tasks.data.dataset import Dataset, DatasetError
@@ -138,7 +138,7 @@ def dataset_named(name: str) -> "Dataset":
 
 
 def check(dataset: Annotated[str, typer.Argument(help="A folder of PENUMBRA_DATA.")]) -> None:
-    """Is this a data set? Rows, videos and lengths by split, and which rows would be rejected, and why.
+    """Check a data set: print rows, videos and lengths by split, and the rows that would be rejected, with reasons.
 
     Exit 1 if no training query can be used.
     """
@@ -185,7 +185,7 @@ def _print_queries_without_verb(splits: "Sequence[Split]") -> None:
 
 
 def fetch(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg or activitynet-cg")]) -> None:
-    """Download a data set's public annotation files into PENUMBRA_DATA, digests checked."""
+    """Download a data set's public annotation files into PENUMBRA_DATA, and verify their digests."""
     from penumbra.tasks.data.fetch import fetch as fetch_files
 
     for file in fetch_files(dataset):

@@ -1,4 +1,4 @@
-"""`penumbra doctor`: checks of this machine. It downloads nothing and calls no server but that of PREFECT_API_URL."""
+"""`penumbra doctor`: checks of this machine. It downloads nothing and calls only the server of PREFECT_API_URL."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from penumbra.flows.console import console, print_line
 
 GIB = 2**30
 LITTLE_SPACE = 5 * GIB
-WORKS, LACKS, BROKEN = "[green]✓[/]", "[yellow]–[/]", "[red]✗[/]"  # LACKS: the defaults do not need it
+WORKS, LACKS, BROKEN = "[green]✓[/]", "[yellow]–[/]", "[red]✗[/]"  # LACKS: not needed by the defaults
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 Finding = tuple[str, str, str, str]  # mark, item, result, remedy ('' if there is nothing to do)
 
@@ -24,7 +24,7 @@ Finding = tuple[str, str, str, str]  # mark, item, result, remedy ('' if there i
 def doctor() -> None:
     """Check Python, folders, devices, models and ports, and print what to do.
 
-    A dash marks what the default parameters do not need; exit 1 if something that they need is broken.
+    A dash marks an item that the default parameters do not need; exit 1 if an item that they need is broken.
     """
     broken = 0
     for mark, item, result, remedy in examine():
@@ -57,7 +57,7 @@ def _folders() -> Iterator[Finding]:
     ]
     for item, place, variable, if_unusable in folders:
         if "://" in str(place):
-            yield WORKS, item, f"{without_secrets(str(place))} (not asked)", ""
+            yield WORKS, item, f"{without_secrets(str(place))} (not checked)", ""
             continue
         folder, remedy = Path(place).expanduser().absolute(), f"name another folder with {variable}"
         nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
@@ -78,7 +78,7 @@ def _devices() -> Iterator[Finding]:
         device = torch.cuda.get_device_properties(number)
         yield WORKS, f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB", ""
     if not torch.cuda.is_available():
-        yield LACKS, "GPU", "none that torch can use", "nothing, for small data: the CPU does the work"
+        yield LACKS, "GPU", "none that torch can use", "not needed for small data sets, which the CPU can process"
 
 
 def _models() -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def _models() -> Iterator[Finding]:
     if is_cached(encoder):
         yield WORKS, "CLIP", encoder, ""
     else:
-        remedy = f"only for videos of your own: hf download {encoder}, or --param clip.encoder={SHIPPED} (small, ships)"
+        remedy = f"only for your own videos: hf download {encoder}, or --param clip.encoder={SHIPPED} (small, shipped)"
         yield LACKS, "CLIP", f"{encoder} is not here", remedy
 
 
@@ -118,7 +118,7 @@ def _server() -> Iterator[Finding]:
         listen(PORT).close()
         yield WORKS, f"port {PORT}", "is free", ""
     except PenumbraError:
-        yield LACKS, f"port {PORT}", "is taken, by a server perhaps", f"penumbra serve --port {PORT + 1}"
+        yield LACKS, f"port {PORT}", "is taken, perhaps by a server", f"penumbra serve --port {PORT + 1}"
     try:
         check_server()
         yield WORKS, "PREFECT_API_URL", server_address() or "is not set: `penumbra run` starts its own server", ""

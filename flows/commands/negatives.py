@@ -1,4 +1,4 @@
-"""`penumbra browse`, `review`, `export` and `quality`: negatives as a page, people's verdicts, files, and quality."""
+"""`penumbra browse`, `review`, `export` and `quality`: show, review, export and measure negatives."""
 
 import sys
 from collections import Counter
@@ -43,8 +43,8 @@ def browse(
     provider: Annotated[
         list[str] | None,
         typer.Option(
-            help="Show this provider's newest negatives, or else its fills. May be repeated: side by side. Default: "
-            "the newest negatives."
+            help="Show this provider's newest negatives, or its fills if it has none. May be repeated. Default: the "
+            "newest negatives of any provider."
         ),
     ] = None,
 ) -> None:
@@ -70,10 +70,10 @@ def review(
         typer.Option("--from", metavar="FILE", help="A review that the page of `browse` saved. May be repeated."),
     ],
 ) -> None:
-    """Keep people's verdicts on negatives, and make the next negatives: without the rejected, with the edited ones.
+    """Store reviewers' verdicts on negatives, and make new negatives without the rejected and with the edited ones.
 
-    Reviews are kept for good: all negatives of the data set that are made later take them, of any provider, and what
-    was rejected is never chosen again. If reviewers disagree, a rejection wins. No provider is asked again.
+    Reviews are kept for good and apply to all later negatives of the data set, of any provider: a rejected sentence is
+    never chosen again. If reviewers disagree, a rejection wins. No provider is asked again.
     """
     from penumbra.artifacts.store import Store
     from penumbra.tasks.negatives import reviewing
@@ -116,7 +116,8 @@ def export(
         ),
     ] = "shine",
     output: Annotated[
-        Path | None, typer.Option(help="File to write, of hf the folder; default: standard output, not parquet and hf.")
+        Path | None,
+        typer.Option(help="Output file, for hf a folder; parquet and hf need it. Default: standard output."),
     ] = None,
 ) -> None:
     """Write the newest negatives in the format of SHINE's release, or with one negative in each row."""
@@ -150,7 +151,7 @@ def quality(
         ),
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Data set of a file's annotations; default: the one that has its first query.")
+        str | None, typer.Option(help="Data set of a file's annotations. Default: the data set with the first query.")
     ] = None,
     sample: Annotated[
         int | None, typer.Option(help="Queries for figures that need a parser or an encoder; 0: all. Default: 600.")
@@ -158,23 +159,23 @@ def quality(
     model: Annotated[
         str | None, typer.Option(help="The language model that judges: a name on the hub, a folder or a GGUF file.")
     ] = None,
-    page: Annotated[Path | None, typer.Option(help="Write the tables as markdown, too.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Also write the tables as markdown.")] = None,
     blind: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="ROWS",
-            help="Write a sheet of so many negatives of all FILEs for people to judge, without their origins, and a "
-            "key in the same folder.",
+            help="Write a sheet with this many negatives of all FILEs for people to judge without seeing the origins, "
+            "and a key file in the same folder.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="With --blind: another seed draws other negatives.")] = 0,
     output: Annotated[Path, typer.Option(help="With --blind: the sheet.")] = Path("sheet.csv"),
     score: Annotated[Path | None, typer.Option(metavar="SHEET", help="Score a sheet that people filled in.")] = None,
 ) -> None:
-    """Evaluate the quality of any negatives: a verdict, and each figure by level and provider, with intervals.
+    """Evaluate the quality of negatives: print a verdict, and figures by level and provider with intervals.
 
-    With --blind and --score, people judge: shuffled negatives of several origins, whose origin they do not see.
+    With --blind and --score, people judge shuffled negatives of several origins without seeing the origins.
     """
     if bool(score) == bool(negatives):
         raise typer.BadParameter("name negatives: DATASET/negatives, or a file; or a filled sheet with --score")

@@ -1,4 +1,4 @@
-"""`penumbra run` and `penumbra ablation`: flows in this process. `penumbra serve` and `demo-app`: servers."""
+"""`penumbra run` and `ablation` run a flow in this process; `penumbra serve` and `demo-app` are servers."""
 
 import sys
 from pathlib import Path
@@ -44,8 +44,8 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="List the artifacts that exist and those that would be made. For hosted models also log their price, "
-            "for which the queries are tagged and masked; nothing is sent. Exit 1 if the run would fail.",
+            help="List the artifacts that exist and those that would be made. For hosted models also log the price, "
+            "which requires tags and masks of the queries; nothing is sent. Exit 1 if the run would fail.",
         ),
     ] = False,
 ) -> None:
@@ -86,7 +86,7 @@ def ablation(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the rows and their changes; train nothing.")] = False,
 ) -> None:
-    """Run a grid of trainings, a table of the papers, over a data set, and print the table.
+    """Train the rows of a grid, a table of the papers, on a data set, and print the table.
 
     Each row builds its negatives and features, trains, and is evaluated on every test split. Artifacts that exist are
     reused. If a row fails, the other rows continue, and the exit code is 1.
@@ -112,15 +112,15 @@ def ablation(
 def serve(
     port: Annotated[int, typer.Option(help="Port of the server and its UI.")] = server.PORT,
     env: Annotated[
-        bool, typer.Option("--env", help="Print commands by which another shell uses the running server; start none.")
+        bool, typer.Option("--env", help="Print commands that connect another shell to the running server; start none.")
     ] = False,
     dataset: Annotated[str | None, typer.Option(help="Only the deployments of this data set.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also deployments of data sets that are not here.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also deployments of data sets without files here.")] = False,
 ) -> None:
     """Start server, work pools, workers and deployments for one machine; Ctrl-C ends them all.
 
-    The deployments are those of the data sets whose annotation files are there.
-    The server asks for a user and a password: PENUMBRA_AUTH, or new ones at each start, which are printed.
+    The command deploys the data sets whose annotation files exist. The server asks for a user and a password:
+    PENUMBRA_AUTH, or new ones that each start prints.
     """
     if env:
         sys.stdout.write(server.environment_of(port))

@@ -13,14 +13,14 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.commands.artifacts import DryRun, lineage, print_figures, print_removed
 from penumbra.flows.console import console, print_line, print_table, warn
 
-runs = typer.Typer(help="List trainings with their figures, show one, and remove it.", no_args_is_help=True)
+runs = typer.Typer(help="List trainings with their figures; show and remove trainings.", no_args_is_help=True)
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its name, its key, or the key's first digits.")]
 OfDataset = Annotated[str | None, typer.Option("--dataset", help="Only this data set's.")]
 
 
 @runs.command("ls")
 def list_runs(dataset: Annotated[str | None, typer.Argument(help="Only the runs on this data set.")] = None) -> None:
-    """All trainings, oldest first, with the figures of their newest evaluation, in percent."""
+    """List all trainings, oldest first, with the figures of their newest evaluation, in percent."""
     from penumbra.artifacts.catalogue import example_dataset
     from penumbra.artifacts.store import Store
     from penumbra.tasks.grounding.runs import BELOW, METRICS, SHOWN, WITH_REJECTION, all_runs
@@ -44,14 +44,14 @@ def list_runs(dataset: Annotated[str | None, typer.Argument(help="Only the runs 
         rows.append((*what, *figures, f"{run.size / 1e6:,.1f}"))
     print_table(("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB"), rows)
     if any(run.below for run in trained):
-        print_line(f"{BELOW}: mIoU no higher than that of one constant window for all queries of the split")
+        print_line(f"{BELOW}: mIoU no higher than the mIoU of the best constant window")
     if any(WITH_REJECTION in row for run in trained for row in run.figures.values()):
-        print_line(f"{WITH_REJECTION}: half of the sentences are false; to reject all of them gives 50")
+        print_line(f"{WITH_REJECTION}: half of the sentences are false; a run that rejects all sentences has 50")
 
 
 @runs.command()
 def show(name: RunName, dataset: OfDataset = None) -> None:
-    """Settings that differ from the defaults, ancestors, figures by split, and files of a training."""
+    """Show a training: settings that differ from the defaults, ancestors, figures by split, and files."""
     from penumbra.artifacts.store import Store
     from penumbra.tasks.grounding.runs import found_run
     from penumbra.tasks.grounding.training.presets import non_default_settings
@@ -80,7 +80,7 @@ def rm(
 ) -> None:
     """Remove trainings: checkpoints, metrics, predictions and evaluations.
 
-    A training that runs stays, and so does one that another artifact was made from, such as an ablation's table.
+    A training is kept while it runs, or if another artifact was made from it, such as an ablation's table.
     """
     from penumbra.tasks.grounding.runs import found_run, remove
 
@@ -96,7 +96,7 @@ def compare(
     second: Annotated[str | None, typer.Argument(help="Another run. Default: the newest run.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
-    """Is the second run better than the first? A paired bootstrap over the videos of each split: second minus first."""
+    """Compare two runs (second minus first) by a paired bootstrap over the videos of each split."""
     from penumbra.tasks.grounding.evaluation import figures
     from penumbra.tasks.grounding.runs import below_in_words, found_run
     from penumbra.tasks.grounding.training.stage import newest_runs
@@ -128,18 +128,18 @@ def predict(
     dataset: OfDataset = None,
     output: Annotated[Path | None, typer.Option(help="Draw frames, saliency and windows into this .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All windows and the saliency of all clips as JSON.")] = False,
-    top: Annotated[int, typer.Option(min=1, help="Windows a query in the table.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Windows per query in the table.")] = 5,
     windows: Annotated[bool, typer.Option("--windows", help="Also show windows of queries not in the video.")] = False,
 ) -> None:
-    """Find the moments of a video that sentences describe, with a trained run; or say that they are not in it."""
-    if not video.exists():  # said before the models' packages are imported, which takes seconds
+    """Find the moments of a video that sentences describe, or report that a moment is not in the video."""
+    if not video.exists():  # checked before the import of the models' packages, which takes seconds
         raise PenumbraError(f"{video}: no file")
     from penumbra.tasks.grounding import prediction
     from penumbra.tasks.grounding.prediction import Grounder
     from penumbra.tasks.grounding.training.stage import newest_runs
 
     if model is not None and (run or dataset):
-        raise typer.BadParameter("--model is a checkpoint of others: leave out --run and --dataset")
+        raise typer.BadParameter("--model selects a published checkpoint: leave out --run and --dataset")
     if model is None and run is None:
         [run] = newest_runs(dataset, 1)
         warn(f"run: {run}, the newest")
@@ -156,6 +156,6 @@ def predict(
     rows = list(prediction.as_rows(predictions, top, windows))
     print_table(("query", "start, s", "end, s", "score"), rows)
     if not windows and any(one.absence for one in predictions):
-        print_line("--windows shows the windows of queries that are not in the video, too")
+        print_line("--windows also shows the windows of queries that are not in the video")
     if any(row[-1].endswith(prediction.CLOSE) for row in rows):
-        print_line(f"{prediction.CLOSE}: so close to the best score that it may be the better window")
+        print_line(f"{prediction.CLOSE}: the score is so close to the best one that this window may be better")

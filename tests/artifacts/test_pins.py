@@ -88,7 +88,7 @@ def test_a_pinned_artifact_is_not_removed(made: list[Artifact]) -> None:
     assert "negatives" not in penumbra("artifacts", "rm", "--unneeded").stdout
     assert store.has(first)
     assert all(store.has(parent) for parent in store.manifest(first).parents), "nor is what it was made from"
-    assert penumbra(*command.split()[1:]).stdout == "mine/negatives@release is no pin any more\n"
+    assert penumbra(*command.split()[1:]).stdout == "removed the pin mine/negatives@release\n"
     assert penumbra("artifacts", "rm", f"mine/negatives/{first.key}").exit_code == 0
     assert not store.has(first)
 

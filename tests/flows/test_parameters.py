@@ -99,7 +99,7 @@ def test_values_are_those_of_json_without_quotes_or_else_text(text: str, expecte
 
 def test_a_parameter_has_a_name_and_a_value() -> None:
     for pair in ("filling.candidates", "=3"):
-        with pytest.raises(ParameterError, match="is no NAME=VALUE"):
+        with pytest.raises(ParameterError, match="is not NAME=VALUE"):
             parse_parameters([pair])
 
 
@@ -134,9 +134,9 @@ def test_an_ambiguous_name_lists_paths_that_can_be_typed() -> None:
         (NEGATIVES, "masking.ratio=[0.1]", "ratio: Extra inputs are not permitted: did you mean masking.ratios?"),
         (NEGATIVES, "celing=0.9", "no parameter celing: did you mean choosing.ceiling?"),
         (TRAINING, "losses.shin=true", "did you mean model.losses.shine?"),
-        (TRAINING, "clip_encoder=x", "it is of model.name=vdi"),
+        (TRAINING, "clip_encoder=x", "it belongs to model.name=vdi"),
         (TRAINING, "clip.encoder=x", "no parameter clip: it belongs to extract-features and full-pipeline"),
-        (TRAINING, "model={name: bm_detr, losses: {shine: 1}}", "it is of model.name=qd_detr or moment_detr"),
+        (TRAINING, "model={name: bm_detr, losses: {shine: 1}}", "it belongs to model.name=qd_detr or moment_detr"),
         (TRAINING, "model.name=bert", "model.name: no 'bert'; there is: qd_detr, moment_detr"),
         (TRAINING, "model=mmn", "type model.name=mmn"),
         ("full-pipeline", "features.texts.encode=x", "did you mean features.texts.encoder?"),
@@ -179,7 +179,7 @@ def test_typed_parameters_beat_those_of_a_file(tmp_path: Path, monkeypatch: pyte
     [
         ("filling.candidates: many", "filling.candidates: Input should be a valid integer"),
         ("filling:\n  candidates: [1", "run.yaml can't be read (while parsing a flow sequence"),
-        ("- 4", "run.yaml holds no NAME: VALUE lines"),
+        ("- 4", "run.yaml has no NAME: VALUE lines"),
         ("3: 4", "no parameter 3: "),
         ("filling.seed: 1\nfilling.seed: 2\n", "run.yaml can't be read (it has the name 'filling.seed' twice"),
         ("{{{a}}}: 1\n", "run.yaml can't be read (a name is a list or a group"),

@@ -232,7 +232,7 @@ def test_each_start_has_a_new_credential_or_that_of_the_user(monkeypatch: pytest
     monkeypatch.setenv("PENUMBRA_AUTH", "me:geheim")
     assert given_credential() == "me:geheim"
     monkeypatch.setenv("PENUMBRA_AUTH", "me:")
-    with pytest.raises(PenumbraError, match="is no user:password"):
+    with pytest.raises(PenumbraError, match="is not user:password"):
         given_credential()
 
 

@@ -250,7 +250,7 @@ def test_each_fault_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         port = found[f"port {server.PORT}"]
     remedy = "name another folder with PENUMBRA_RUNS"
     assert found["training runs"] == (doctor.BROKEN, f"{tmp_path}/file/runs can't be written to", remedy)
-    assert found["artifacts"] == (doctor.WORKS, "s3://bucket/folder (not asked)", "")
+    assert found["artifacts"] == (doctor.WORKS, "s3://bucket/folder (not checked)", "")
     assert found["data sets"][::2] == (doctor.LACKS, "free some space, or name another folder with PENUMBRA_DATA")
     assert found["sentence encoder"][0] == doctor.BROKEN
     assert "pip install 'penumbra[offline]'" in found["sentence encoder"][2]

@@ -208,7 +208,7 @@ def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) ->
     [
         ("build-negative:\n  candidates: 4\n", "no flow 'build-negative'; did you mean build-negatives? there is: "),
         ("build-negatives:\n  candidate: 4\n", "did you mean filling.candidates?"),
-        ("build-negatives: 4\n", "below 'build-negatives', holds no NAME: VALUE lines"),
+        ("build-negatives: 4\n", "below 'build-negatives', has no NAME: VALUE lines"),
         ("build-negatives:\n  filling.openai.base_url: http://a.com/v1\n", "base_url decides who is paid or sent what"),
         ("full-pipeline: {filling: {gemini: {key_block: mine}}}\n", "key_block decides who is paid or sent what"),
         (
