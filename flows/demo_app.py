@@ -130,7 +130,7 @@ def application(runs: dict[str, str], selected: str, folder: Path, urls: list[st
     async def guard(request: Request, answer: RequestResponseEndpoint) -> Response:
         """Refuse calls from pages of other origins and addresses to fetch, and send a content policy."""
         if request.headers.get("origin", urls[0]) not in urls or "=http" in request.url.path.lower():
-            return PlainTextResponse("requests from other origins are refused", 403)
+            return PlainTextResponse("the request is refused", 403)
         response = await answer(request)
         response.headers["Content-Security-Policy"] = POLICY
         return response

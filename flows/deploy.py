@@ -122,7 +122,7 @@ def has_files(deployment: Deployment) -> bool:
 
 
 def with_defaults(flow: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a deployment with the defaults of its groups, which the form would show as empty.
+    """Return the parameters of a deployment with the defaults of its groups: the form shows missing values as empty.
 
     Groups that a preset sets (their default is None) stay as they are: a value in them overrides the preset.
     """

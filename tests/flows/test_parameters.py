@@ -260,7 +260,7 @@ def test_a_single_value_is_a_list_of_one(store: Store) -> None:
 
 def test_files_are_read_up_to_a_length_and_a_depth(tmp_path: Path) -> None:
     (deep := tmp_path / "deep.yaml").write_text("a: " + "[" * 90_000)
-    with pytest.raises(ParameterError, match="more than 20 lists"):
+    with pytest.raises(ParameterError, match="more than 20 nested lists"):
         parameters_in(deep)
     with pytest.raises(ParameterError, match="more than 100,000 characters"):
         parameters_in(Path("/dev/zero"))
