@@ -3,24 +3,17 @@
 from itertools import count
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from spacy.language import Language
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives import selection
 from penumbra.tasks.negatives.checks import Candidate, LeakageFilter, has_valence
-from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
-from penumbra.tasks.negatives.providers.corpus import CorpusProvider
-from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
 from penumbra.tasks.negatives.selection import Candidates, Choosing, ChosenNegatives, Query
-from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Encoding, Vectors
-from penumbra.tasks.text.masks import Masking, mask_part
 from penumbra.tasks.text.tags import tag_texts
 from tests import rows as rows_module
 from tests.rows import Row, annotation, filled, token
@@ -44,11 +37,6 @@ GOOD = (
 )
 FALLING = {"person closes door.": 0.8, "person closes box.": 0.6, "man closes box.": 0.2}
 TURNS = count()
-SENTENCES = [
-    *("person washes the cup.", "person washes the mug.", "person fills the cup.", "person fills the mug."),
-    *("man drops the cup.", "person washes the plate in the sink.", "woman reads the book on the sofa."),
-    *("person reads the letter on the sofa.", "man opens the book.", "person opens the letter."),
-]
 
 
 def tagged(word: str, primitive: str | None = None, **others: object) -> dict[str, object]:
@@ -256,32 +244,6 @@ def test_levels_of_the_same_slots_take_different_words() -> None:
     levels = ((slot(0),), (slot(0),), (slot(0), slot(1)))
     some = query(levels, l1=["a", "b"], l2=["a", "c"], l3=["a k", "c k"])
     assert set(texts_of(some, (1, 2, 3))) == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
-
-
-@pytest.mark.slow
-def test_corpus_keeps_words_from_level_to_level_and_human_text_is_plausible(nlp: Language) -> None:
-    parsed = list(tag_texts(SENTENCES, nlp))
-    annotations = table_of("annotations", [annotation(f"q{i}", text, vid=f"v{i}") for i, text in enumerate(SENTENCES)])
-    tags = table_of("tags", [{"qid": f"q{i}", "tokens": tokens} for i, tokens in enumerate(parsed)])
-    dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)
-    masks: pa.Table = mask_part(annotations, tags, Masking()).rows
-    queries = {query.qid: query for query in masked_queries(tags, masks)}
-    fills = list(CorpusProvider(parsed, dictionary, 0).fill(list(queries.values()), 12))
-    words = {(f.qid, f.level): {g.words for g in fills if (g.qid, g.level) == (f.qid, f.level)} for f in fills}
-    for (qid, level), several in words.items():
-        assert len(several) > 1
-        slots = queries[qid].levels
-        if level > 1 and slots[level - 1] != slots[level - 2]:
-            at = [slots[level - 1].index(kept) for kept in slots[level - 2]]
-            assert {tuple(w[i] for i in at) for w in several} <= words[qid, level - 1]
-    first = [f.words[0] for f in fills if f.qid == "q0" and f.level == 1]
-    assert len(set(first)) == len(first)
-    plausibility = Plausibility()
-    for i, tokens in enumerate(parsed):
-        plausibility.add(f"v{i}", tokens)
-    texts = ("person washes the cup .", "person sofa the washes .")
-    natural, odd = plausibility.score({text: text.split() for text in texts}).values()
-    assert natural > odd
 
 
 def test_pairs_are_of_one_video_apart_in_time_and_meaning(store: Store) -> None:

@@ -1,6 +1,7 @@
 """Providers: seeded, independent of chunks, inside the dictionary; the language model is a distribution."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from spacy.language import Language
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives.fills import fill_part, make_provider
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
-from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer, Trigrams
+from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, Plausibility, SlotScorer, Trigrams
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
@@ -93,6 +94,19 @@ def test_the_same_seed_gives_the_same_fills_whatever_the_chunk(provider: Provide
     assert alone == together
 
 
+def test_corpus_keeps_the_words_of_the_level_before(
+    dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], queries: list[MaskedQuery]
+) -> None:
+    provider = make_provider("corpus", dictionary, [tagged], Filling())
+    words = {place: {fill.words for fill in fills} for place, fills in by_place(provider.fill(queries, 12)).items()}
+    for query in queries:
+        for level, (before, slots) in enumerate(pairwise(query.levels), 2):
+            if slots != before:
+                places = [slots.index(slot) for slot in before]
+                kept = {tuple(several[place] for place in places) for several in words[query.qid, level] if several}
+                assert kept <= words[query.qid, level - 1]
+
+
 def test_a_part_costs_what_was_paid_for_it_and_not_what_was_there(tagged: tuple[pa.Table, pa.Table]) -> None:
     class Hosted:
         name, model, prompt = "openai", "m", None
@@ -130,6 +144,15 @@ def test_slot_scores_are_the_products_of_the_three_trigrams() -> None:
             if y != NOTHING:
                 expected = expected * model.trigram(words, same[2], same[3])
             np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_human_text_is_more_plausible_than_its_words_in_disorder(tagged: tuple[pa.Table, pa.Table]) -> None:
+    plausibility = Plausibility()
+    for number, tokens in enumerate(tagged[1]["tokens"].to_pylist()):
+        plausibility.add(f"v{number}", tokens)
+    texts = ("a person takes the cup .", "cup a the takes person .")
+    natural, odd = plausibility.score({text: text.split() for text in texts}).values()
+    assert natural > odd
 
 
 def test_draws_are_the_same_everywhere() -> None:
