@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from penumbra.artifacts.manifest import Artifact
@@ -52,11 +53,7 @@ def fill(sheet: Path, change: Callable[[Row], object], delimiter: str = ",", enc
     rows = rows_of(sheet)
     for row in rows:
         change(row)
-    lines = io.StringIO(newline="")
-    writer = csv.DictWriter(lines, rows[0].keys(), delimiter=delimiter, quoting=csv.QUOTE_ALL)
-    writer.writeheader()
-    writer.writerows(rows)
-    sheet.write_bytes(lines.getvalue().encode(encoding))
+    pd.DataFrame(rows).to_csv(sheet, sep=delimiter, encoding=encoding, index=False, quoting=csv.QUOTE_ALL)
 
 
 def change_key(sheet: Path, **changes: object) -> None:
@@ -145,7 +142,6 @@ def test_the_command_never_overwrites(
     origins: list[str], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-
     blind = ("quality", *origins, "--blind")
     shown = penumbra(*blind, "24")
     assert (shown.exit_code, "24 rows, 4 of each origin and level" in shown.output) == (0, True)

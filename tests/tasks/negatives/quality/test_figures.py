@@ -68,17 +68,6 @@ def test_cosines_fall_from_level_to_level_or_not() -> None:
     assert known[1, "a", "paraphrases"] == 0.25, "0.9 is none, 0.95 is one"
 
 
-def test_intervals_are_by_video_and_by_seed() -> None:
-    videos = np.repeat(np.arange(50), 10)
-    same = np.repeat(np.random.default_rng(0).normal(size=50), 10)  # a video's rows are copies of each other
-    estimate = Resamples(50, 500, 3).ratio(videos, same, np.ones(500))
-    assert estimate.value == pytest.approx(same.mean())
-    width = estimate.high - estimate.low
-    assert width == pytest.approx(2 * 1.96 * same[::10].std() / np.sqrt(50), rel=0.15), "not that of 500 free rows"
-    assert Resamples(50, 500, 4).ratio(videos, same, np.ones(500)) != estimate
-    assert np.isnan(Resamples(50, 0, 3).ratio(videos, same, np.ones(500)).low)
-
-
 def test_blind_auc_is_the_specifications() -> None:
     """Against scikit-learn's own vectoriser, fitted to the training texts of each fold."""
     from sklearn.feature_extraction.text import TfidfVectorizer
