@@ -22,7 +22,7 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.negatives.export import SCHEMA, export_rows, shortest_float
 from penumbra.tasks.negatives.files import read_negatives
 from tests import rows
-from tests.rows import annotation, filled, negative
+from tests.rows import annotation, files_in, filled, negative
 from tests.terminal import penumbra, printed, python
 
 Row = dict[str, Any]
@@ -131,12 +131,7 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tm
     assert row["negative"] == '\'@SUM(A1) "quoted"'
     assert (row["words"], row["similarity"]) == ('["-cmd", "Tür"]', "-0.25")
     [entry] = read_negatives(file)
-    assert (entry.qid, entry.level, entry.query, entry.negative) == (
-        "a1",
-        1,
-        "=1+1 opens, the door",
-        '@SUM(A1) "quoted"',
-    )
+    assert (entry.query, entry.negative) == (evil["query"], evil["negative"])
 
 
 @pytest.mark.parametrize("format_", ["csv", "parquet", "hf"])
@@ -146,19 +141,16 @@ def test_a_failed_export_leaves_the_older_one(
     command = ["export", "scenes", "--format", format_, "--output", str(tmp_path / "out")]
     printed(*command)
 
-    def content() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-
     def parts(store: Store, artifact: Artifact, columns: list[str] | None = None) -> Iterator[pa.Table]:
         for index, table in enumerate(read(store, artifact, columns)):
             if index:
                 raise PenumbraError("the disk is gone")
             yield table
 
-    older, read = content(), Store.parts
+    older, read = files_in(tmp_path), Store.parts
     monkeypatch.setattr(Store, "parts", parts)
     assert str(penumbra(*command).exception) == "the disk is gone"
-    assert content() == older
+    assert files_in(tmp_path) == older
 
 
 def test_datasets_opens_the_folder(store: Store, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from penumbra.tasks.negatives.reviewing import ReviewError, stage_of
 from penumbra.tasks.negatives.reviews import REJECTED, Verdicts
 from penumbra.tasks.stage import build
 from tests.corner import cut_out, without_prefect
+from tests.rows import json_lines
 from tests.terminal import penumbra
 
 Row = dict[str, Any]
@@ -67,12 +68,9 @@ def verdict(row: Row, kind: str, edited: str | None = None, time: str = TIME) ->
     return {**about, "verdict": kind, "time": time} | ({"edited": edited} if edited else {})
 
 
-def saved(negatives: Artifact, *rows: Row | str, reviewer: str = "ann", **header: Any) -> Path:
-    named = {"dataset": "corner", "stage": "negatives", "key": negatives.key, "reviewer": reviewer, **header}
-    file = Path(f"{reviewer}{len(list(Path().glob('*.jsonl')))}.jsonl")
-    lines = [row if isinstance(row, str) else json.dumps(row) for row in (named, *rows)]
-    file.write_text("\n".join(lines) + "\n")
-    return file
+def saved(negatives: Artifact, *rows: Row, reviewer: str = "ann") -> Path:
+    header = {"dataset": "corner", "stage": "negatives", "key": negatives.key, "reviewer": reviewer}
+    return json_lines(Path(f"{reviewer}{len(list(Path().glob('*.jsonl')))}.jsonl"), (header, *rows))
 
 
 def review(*files: Path) -> Result:
@@ -95,12 +93,8 @@ def test_the_next_negatives_lack_what_was_rejected_and_have_the_edits(built: Art
     changed = next(row for row in whole if row["qid"] not in (bad["qid"], good["qid"]) and row["level"] == 1)
     edit = "Somebody rather juggles   three burning torches."
     file = saved(built, verdict(bad, "reject"), verdict(good, "accept"), verdict(changed, "edit", edit))
-    done = review(file)
-    assert done.exit_code == 0, (done.output, done.exception)
-    [line] = [line for line in done.stdout.splitlines() if "ann" in line]
-    assert line.split() == ["│", "ann", "│", "1", "│", "1", "│", "1", "│", "0", "│"]
-    after = Store().newest("corner", "negatives")
-    assert done.stdout.splitlines()[-1] == after.path
+    after = reviewed(file)
+    assert after == Store().newest("corner", "negatives")
     new = {(row["qid"], row["level"]): row for row in rows_of(after)}
     assert bad["negative"] not in {row["negative"] for row in new.values() if row["qid"] == bad["qid"]}
     assert (bad["qid"], bad["level"]) in new, "the next candidate takes its place"
@@ -142,10 +136,9 @@ def test_what_was_rejected_returns_with_no_seed_ratio_or_provider(built: Artifac
 def test_whole_sentences_are_reviewed_too(built: Artifact, corner: Dataset, source: str, tmp_path: Path) -> None:
     sourcing = {"source": source, "ranks": (1, 2, 3)}
     if source == "imported":
-        file, names = tmp_path / "others.jsonl", ("qid", "level", "query", "negative")
-        lines = [json.dumps({name: row[name] for name in names}) + "\n" for row in rows_of(built)]
-        file.write_text("".join(lines))
-        sourcing["file"] = str(file)
+        names = ("qid", "level", "query", "negative")
+        lines = ({name: row[name] for name in names} for row in rows_of(built))
+        sourcing["file"] = str(json_lines(tmp_path / "others.jsonl", lines))
     negatives = made(corner, sourcing=NegativeSource(**sourcing))
     first, second = rows_of(negatives)[0], rows_of(negatives)[-1]
     edits = verdict(first, "reject"), verdict(second, "edit", "a giraffe plays chess with itself.")
