@@ -9,7 +9,7 @@ import pytest
 
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.frames import VideoSummary, clip_frames
-from tests.films import cut, film, number_of, turn
+from tests.films import film, number_of, turn
 
 pytestmark = pytest.mark.slow
 PLAYLISTS = {
@@ -85,16 +85,6 @@ def test_only_videos_are_opened_and_a_playlist_opens_no_other_file(tmp_path: Pat
     for path in (picture, *lists):
         with pytest.raises(VideoError, match="can't be opened as a video"):
             list(clip_frames(path, 1.0, VideoSummary()))
-
-
-def test_a_truncated_file_is_damaged_or_rejected(tmp_path: Path) -> None:
-    """With the index at the end nothing can be read; with the index first, what was before the cut."""
-    with pytest.raises(VideoError, match="can't be opened"):
-        sampled(cut(film(tmp_path / "a.mp4", 40), 0.6), 1.0)
-    found, summary = sampled(cut(film(tmp_path / "b.mp4", 40, options={"movflags": "faststart"}), 0.6), 1.0)
-    assert 0 < summary.duration < 3.9
-    assert summary.damaged
-    assert found[0] == 5
 
 
 def test_damage_in_the_middle_is_counted_and_the_rest_is_used(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ BAD: list[tuple[str, Any]] = [
 MATRIX = CHANCE.standard_normal((10, 6)).astype(np.float32)
 ELSEWHERE = "array lies in another file than the HDF5 file"
 LINK = "HDF5 link leads elsewhere"
+UNPACKS = "array unpacks to more than its shape holds"
 STORED_ELSEWHERE: dict[str, Any] = {"shape": (10, 6), "dtype": np.float32, "external": [("secret", 0, 240)]}
 LARGE_CHUNK: dict[str, Any] = {"chunks": (1 << 24, 6), "maxshape": (None, 6)}
 OTHER_FILE, DOOR = h5py.ExternalLink("secret.h5", "/features"), h5py.ExternalLink("secret.h5", "/")
@@ -173,6 +174,11 @@ def virtual_data_set(file: h5py.File) -> None:
     file.create_virtual_dataset("bad", layout)
 
 
+def bomb(file: h5py.File, **options: Any) -> None:
+    chunk = zlib.compress(bytes(64 << 20), 9)
+    file.create_dataset("bad", (4, 8), "f4", chunks=(4, 8), **options).id.write_direct_chunk((0, 0), chunk)
+
+
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
@@ -182,9 +188,12 @@ def virtual_data_set(file: h5py.File) -> None:
         (lambda file: file.update({"bad": OTHER_FILE}), LINK),
         (lambda file: file.create_group("bad").update({"features": OTHER_FILE}), LINK),
         (lambda file: file.update({"door": DOOR, "bad": h5py.SoftLink("/door/features")}), LINK),
+        (lambda file: bomb(file, compression="gzip"), UNPACKS),
+        (lambda file: bomb(file, compression="gzip", shuffle=True, fletcher32=True), UNPACKS),
+        (lambda file: bomb(file, compression="lzf"), "array is packed otherwise than by gzip: repack it with h5rep"),
     ],
 )
-def test_no_hdf5_file_leads_elsewhere(
+def test_no_hdf5_file_leads_elsewhere_or_unpacks_to_more_than_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[h5py.File], None], reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -192,7 +201,7 @@ def test_no_hdf5_file_leads_elsewhere(
     with h5py.File("secret.h5", "w") as file:
         file["features"] = MATRIX
     path = hdf5_of(tmp_path / "f.h5", write)
-    assert rejected(path)[0] == reason
+    assert rejected(path)[0].startswith(reason)
 
 
 def npy_header(path: Path, rows: int) -> None:
@@ -224,25 +233,6 @@ def test_no_array_takes_more_memory(
     assert peak < 16 << 20
 
 
-def packed(file: h5py.File, chunk: bytes, **options: Any) -> None:
-    file.create_dataset("bad", (4, 8), "f4", chunks=(4, 8), **options).id.write_direct_chunk((0, 0), chunk)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"compression": "gzip"}, "array unpacks to more than its shape holds"),
-        ({"compression": "gzip", "shuffle": True, "fletcher32": True}, "array unpacks to more than its shape holds"),
-        ({"compression": "lzf"}, "array is packed otherwise than by gzip: repack it with h5repack -f GZIP=4"),
-    ],
-)
-def test_a_chunk_that_unpacks_to_more_than_it_holds_is_rejected(
-    tmp_path: Path, options: dict[str, Any], reason: str
-) -> None:
-    bomb = zlib.compress(bytes(64 << 20), 9)
-    assert rejected(hdf5_of(tmp_path / "f.h5", lambda file: packed(file, bomb, **options)))[0] == reason
-
-
 def test_packed_arrays_are_read(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file.create_dataset("v", data=MATRIX, chunks=(3, 6), compression="gzip", shuffle=True, fletcher32=True)
@@ -260,14 +250,8 @@ def test_a_file_that_holds_no_array_is_rejected(tmp_path: Path) -> None:
     np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     assert rejected(tmp_path)[0] == "features are no numbers"
     pickled.unlink()
-    np.savez(broken, features=MATRIX)
-    data = bytearray(broken.read_bytes())
-    data[data.index(MATRIX.tobytes()) + 100] ^= 1
-    for content, detail in ((b"", "not a zip file"), (b"PK\3\4 no archive", "not a zip file"), (data, "CRC")):
-        broken.write_bytes(content)
-        reason, value = rejected(tmp_path)
-        assert reason == "features can't be read"
-        assert detail in value
+    broken.write_bytes(b"PK\3\4 no archive")
+    assert rejected(tmp_path)[0] == "features can't be read"
     with zipfile.ZipFile(broken, "w", zipfile.ZIP_LZMA) as archive:
         archive.write(tmp_path / "good.npy", "features.npy")
     assert rejected(tmp_path)[0] == "file is compressed as numpy compresses none"

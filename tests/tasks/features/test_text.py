@@ -61,13 +61,6 @@ def test_false_sentences_get_features_of_the_same_encoder_once(store: Store) -> 
     assert store.newest("mine", "text_features") != made, "no training reads them"
 
 
-def test_an_unusable_encoder_has_a_message_of_one_line(tmp_path: object) -> None:
-    for encoder in ("no/such-clip", str(tmp_path)):
-        with pytest.raises(FeatureError, match="can't be loaded") as caught:
-            load(Clip(encoder=encoder))
-        assert len(str(caught.value).splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

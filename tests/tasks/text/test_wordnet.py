@@ -5,7 +5,6 @@ import hashlib
 
 import pytest
 
-from penumbra.tasks.text import wordnet
 from penumbra.tasks.text.wordnet import FILE, forms, is_entailed, lemma, stands_alone, takes_object
 
 
@@ -86,8 +85,3 @@ def test_valence_of_verbs() -> None:
     verbs = ("put", "chop", "sit", "sneeze", "open", "xyzzy")
     assert [verb for verb in verbs if takes_object(verb)] == ["put", "chop", "open", "xyzzy"]
     assert [verb for verb in verbs if stands_alone(verb)] == ["sit", "sneeze", "open", "xyzzy"]
-
-
-def test_terms_of_two_words() -> None:
-    assert {"soy", "tomato"} <= set(wordnet.terms()["sauce"])
-    assert "cake" not in wordnet.terms()["bowl"]
