@@ -1,4 +1,4 @@
-"""The columns of the page, from artifacts."""
+"""The columns of the page, from artifacts, and its policy."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,9 @@ import pytest
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.browsing.page import gather, write_page
+from penumbra.tasks.browsing.page import gather, policy, write_page
 from penumbra.tasks.grounding.evaluation.figures import scores_by_split
+from tests.markup import HOSTILE
 from tests.rows import DATASET, annotation, build, filled, negative, prediction, run_of
 
 QUERIES = [
@@ -137,3 +138,17 @@ def test_only_videos_of_the_folder_are_linked(store: Store, tmp_path: Path, data
     links = shown(store, folder=tmp_path / "pages & more")["videos"]
     assert links["folder"] == "../data/mine/videos/"
     assert links["files"] == ["there.mp4", None, None, None, None, None, "a%20b%23%3F%27%22.webm", None]
+
+
+def test_the_page_s_policy_knows_its_own_style_and_script_alone(store: Store) -> None:
+    build(store, "negatives", [], (build(store, "annotations", [annotation("a1", f"{HOSTILE[:-1]} abracadabra")]),))
+    page = write_page(shown(store))
+    assert "abracadabra" not in page, "no text of the data is in the markup"
+    assert page.count("</script>") == 2
+    style, script = re.findall(r"<style>(.*?)</style>|<script>(.*?)</script>", page, re.DOTALL)
+    header = page.split('Content-Security-Policy" content="')[1].split('"')[0].replace("&#39;", "'")
+    assert header == policy(style[0], script[1])
+    assert header.startswith("default-src 'none'; script-src 'sha256-")
+    for name in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function(", "fetch("):
+        assert name not in script[1]
+    assert set(re.findall(r"https?://[^\s'\"]+", page)) == {"http://www.w3.org/2000/svg"}

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.tasks.browsing.page import gather, policy, write_page
+from penumbra.tasks.browsing.page import gather, write_page
 from penumbra.tasks.negatives.reviewing import read_review
 from tests.browser import Page, browser, needs_chromium
 from tests.films import film
 from tests.rows import DATASET, annotation, build, negative, prediction, run_of
+
+pytestmark = [needs_chromium, pytest.mark.slow]
 
 HOSTILE = "</script></template><img src=http://x.test/a onerror=alert(1)><script>hacked=1</script> =cmd|' /C calc'!A0 "
 HOSTILE += "<a href=javascript:hacked=1>\u202egnp.\u202c \u2067 \x00\x07 {{7*7}} \" onload=alert(2) ' \ud7ff &lt;"
@@ -120,22 +122,6 @@ def usual(module_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path
     return written(module_store, tmp_path_factory.mktemp("usual"), *some(module_store))
 
 
-def test_its_policy_knows_its_own_style_and_script_alone(store: Store, tmp_path: Path) -> None:
-    build(store, "negatives", [], (build(store, "annotations", [annotation("a1", f"{HOSTILE} abracadabra")]),))
-    page = written(store, tmp_path).read_text()
-    assert "abracadabra" not in page, "no text of the data is in the markup"
-    assert page.count("</script>") == 2
-    style, script = re.findall(r"<style>(.*?)</style>|<script>(.*?)</script>", page, re.DOTALL)
-    header = page.split('Content-Security-Policy" content="')[1].split('"')[0].replace("&#39;", "'")
-    assert header == policy(style[0], script[1])
-    assert header.startswith("default-src 'none'; script-src 'sha256-")
-    for name in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function(", "fetch("):
-        assert name not in script[1]
-    assert set(re.findall(r"https?://[^\s'\"]+", page)) == {"http://www.w3.org/2000/svg"}
-
-
-@needs_chromium
-@pytest.mark.slow
 class TestUsual:
     """Two queries with negatives and two with predictions."""
 
@@ -222,8 +208,6 @@ class TestUsual:
         assert page("document.querySelectorAll('#detail .lane').length") == 3
 
 
-@needs_chromium
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_hostile_texts_do_nothing(
     store: Store, tmp_path: Path, tab: Page, datasets: Path, size: tuple[int, int]
@@ -268,8 +252,6 @@ def test_hostile_texts_do_nothing(
     assert page.events("Runtime.exceptionThrown") == []
 
 
-@needs_chromium
-@pytest.mark.slow
 class TestReview:
     """A reviewer judges by keys and by mouse; the browser keeps the verdicts, and the command takes the file."""
 
@@ -348,8 +330,6 @@ class TestReview:
         assert [row["verdict"] for row in review.rows] == ["accept", "reject", "edit", "reject"]
 
 
-@needs_chromium
-@pytest.mark.slow
 def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page) -> None:
     queries = [annotation(f"q{n}", f"person {n} opens the {n % 97} doors of a house.") for n in range(MANY)]
     rows = [
@@ -381,8 +361,6 @@ def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page
     assert page.chosen() == queries[-1]["query"]
 
 
-@needs_chromium
-@pytest.mark.slow
 def test_a_video_jumps_to_the_window(store: Store, tmp_path: Path, tab: Page, datasets: Path) -> None:
     videos = datasets / DATASET / "videos"
     videos.mkdir(parents=True)
