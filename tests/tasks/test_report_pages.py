@@ -2,12 +2,12 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.extraction import write_report as features_page
@@ -17,17 +17,13 @@ from penumbra.tasks.negatives.parameters import Negatives
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
 from penumbra.tasks.negatives.report import outcome_line
 from penumbra.tasks.negatives.report import write_report as run_page
+from tests import rows
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
 from tests.rows import annotation, filled, negative
 
 BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
 ALLOWED = HARMLESS | {"image"}  # the charts
-
-
-def build(store: Store, stage: str, rows: "list[dict[str, object]] | pa.Table", **parameters: object) -> Artifact:
-    table = rows if isinstance(rows, pa.Table) else table_of(stage, rows)
-    part = Part(table, len(table) + 1, len(table), [rejection(BAD, stage, BAD, BAD)])
-    return store.build(Work("scenes", stage, 1, parameters), [lambda: part])
+build = partial(rows.build, rejected=[(BAD, BAD, BAD)], dataset="scenes", cut=0)
 
 
 def safe(page: str) -> bool:
@@ -41,8 +37,8 @@ def safe(page: str) -> bool:
 def test_features(store: Store) -> None:
     annotations = build(store, "annotations", [annotation(BAD, BAD, vid=BAD)])
     texts = build(store, "text_features", [])
-    rows = [("v", 4.0, np.zeros((4, 2), np.float16))]
-    videos = build(store, "video_features", features_table("clip", 1.0, rows, 2), clip_length=1.0)
+    vectors = [("v", 4.0, np.zeros((4, 2), np.float16))]
+    videos = build(store, "video_features", features_table("clip", 1.0, vectors, 2), parameters={"clip_length": 1.0})
     assert safe(features_page(store, annotations, texts, videos)[1])
 
 
@@ -51,14 +47,15 @@ def made(store: Store) -> Negatives:
     levels = [{"qid": BAD, "level": level} for level in (1, 2, 3)]
     texts = {"words": [BAD], "provider": BAD, "model": BAD}
     chosen = [negative(BAD, level, BAD, BAD, **texts) for level in (1, 2, 3)]
+    failed = filled(BAD, 1, None, BAD) | {"model": BAD, "problem": BAD}
     masks = [{**row, "ratio": 0.25, "masked_query": f"{BAD} <mask>", "slots": []} for row in levels]
     return Negatives(
         build(store, "annotations", [annotation(BAD, BAD, vid=BAD)]),
         build(store, "tags", [{"qid": BAD, "tokens": []}]),
         build(store, "dictionary", []),
         build(store, "masks", masks),
-        (build(store, "fills", [filled(BAD, 1, None, BAD) | {"model": BAD, "problem": BAD}], provider=BAD),),
-        build(store, "tags", [], other=1),
+        (build(store, "fills", [failed], parameters={"provider": BAD}),),
+        build(store, "tags", [], parameters={"other": 1}),
         build(store, "negatives", chosen),
         build(store, "in_video_negatives", []),
         build(store, "rejected", []),
@@ -74,12 +71,12 @@ def test_negatives(store: Store, made: Negatives) -> None:
 
 
 def test_quality(store: Store) -> None:
-    rows = [
+    figures = [
         {"level": level, "provider": BAD, "metric": metric, "value": 0.5}
         for level in (0, 1)
         for metric in ("rows", "blind_auc", f"refused: {BAD}", f"held_out.{BAD}", "yield")
     ]
-    part = Part(table_of("quality", rows), len(rows), len(rows), notes=Counter([BAD]))
+    part = Part(table_of("quality", figures), len(figures), len(figures), notes=Counter([BAD]))
     assert safe(quality_page(store, store.build(Work("scenes", "quality", 1), [lambda: part])))
 
 
