@@ -1,4 +1,4 @@
-"""Evaluation: recall and precision by hand, comparison of runs, order of saliency, and submission files."""
+"""Evaluation: cut videos, comparison of runs, order of saliency, and submission files."""
 
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,6 @@ from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import EvaluationError, align
 from penumbra.tasks.grounding.training.loop import validation_metrics
 from penumbra.tasks.grounding.training.presets import Settings
-
-PREDICTED = {"a": [[0, 5, 0.9], [0, 10, 0.8]], "b": [[20, 30, 0.7]]}
-TRUE = {"a": [[0, 10]], "b": [[0, 10], [20, 28]]}
-
-
-def test_recall_precision_and_mean_iou_by_hand() -> None:
-    windows = align(PREDICTED, TRUE)
-    # a: at 0.5 the first is true and the second a repetition; above, only the second is true
-    np.testing.assert_allclose(
-        metrics.average_precision(windows, (0.5, 0.75, 0.95)), [[1.0, 0.5, 0.5], [0.5, 0.5, 0.0]]
-    )
-    figures = metrics.means(metrics.retrieval_scores(windows))
-    assert figures["R1@0.3"] == figures["R1@0.5"] == 100
-    assert figures["R1@0.7"] == 50
-    assert figures["R5@0.7"] == 100
-    assert figures["mIoU"] == pytest.approx(100 * (0.5 + 0.8) / 2)
 
 
 def test_true_windows_end_where_a_video_is_cut() -> None:

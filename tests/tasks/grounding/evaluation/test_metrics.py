@@ -1,17 +1,12 @@
-"""Metrics of this package and of others in figures, tables and comparisons."""
+"""Metrics in figures and comparisons."""
 
-import sys
-from importlib.metadata import EntryPoint
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penumbra.tasks.grounding import metrics as registry
-from penumbra.tasks.grounding.evaluation import figures
-from penumbra.tasks.grounding.evaluation.figures import constant_window, figures_of_split, judged_split, tables_of
-from penumbra.tasks.grounding.metrics import Metric, Scores, Split, all_metrics, compared_scores
+from penumbra.tasks.grounding.evaluation.figures import constant_window, figures_of_split, judged_split
+from penumbra.tasks.grounding.metrics import compared_scores
 
 PREDICTIONS = [
     {"qid": qid, "windows": [{"start": start, "end": start + 4.0, "score": 1.0}], "saliency": [0.1, 0.9]}
@@ -28,30 +23,6 @@ DURATIONS = (10.0, 20.0, 40.0, 80.0)
 def all_figures(predictions: list[dict[str, Any]], truth: dict[str, dict[str, Any]]) -> dict[tuple[str, str], float]:
     found = figures_of_split(judged_split(predictions, truth, None))
     return {(subset, metric): value for subset, metric, value in found}
-
-
-def late_start(split: Split) -> Scores:
-    """Seconds [N] by which the first window begins after the first true one."""
-    return {"late start, s": split.windows.predicted[:, 0, 0] - split.windows.truth[:, 0, 0]}
-
-
-LATE_START = Metric(late_start, shown=("late start, s",), compared=("late start, s",))
-
-
-def test_a_metric_of_another_package_is_in_figures_tables_and_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "other_package", SimpleNamespace(LATE_START=LATE_START))
-    point = EntryPoint("late", "other_package:LATE_START", "penumbra.metrics")
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
-    monkeypatch.setattr(registry, "all_metrics", all_metrics.__wrapped__)
-    monkeypatch.setattr(figures, "all_metrics", all_metrics.__wrapped__)
-    values = all_figures(PREDICTIONS, ANNOTATIONS)
-    assert (values["all", "late start, s"], values["v-n", "late start, s"]) == (2, 4)
-    rows = [{"split": "test", "subset": at[0], "metric": at[1], "value": value} for at, value in values.items()]
-    header, lines = next(tables_of(rows))
-    assert header[-1] == "late start, s"
-    assert [line[-1] for line in lines] == ["2.00", "4.00"]
-    scores = compared_scores(judged_split(PREDICTIONS, ANNOTATIONS, None))
-    np.testing.assert_array_equal(scores["late start, s"], [0, 4])
 
 
 def test_compared_scores_have_the_figures_as_their_means() -> None:

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from penumbra.tasks.grounding.batches.examples import Loaded, together
 from penumbra.tasks.grounding.evaluation import rejection
-from penumbra.tasks.grounding.evaluation.figures import paired_bootstrap, tables_of
+from penumbra.tasks.grounding.evaluation.figures import paired_bootstrap
 from penumbra.tasks.grounding.evaluation.predictions import (
     NEAR,
     OTHER_VIDEO,
@@ -148,14 +148,6 @@ def test_a_classifier_of_the_text_alone_finds_what_a_kind_gives_away() -> None:
     assert found["made"] > 99
     assert found["real"] < 70
     assert list(rejection.text_figures(sentences[:3], rows)) == []
-
-
-def test_tables_are_by_kind_and_over_all() -> None:
-    values = [("test", NEAR, "sentences", 1234.0), ("test", NEAR, "AUROC", 51.234), ("test", ALL, WITH_REJECTION, 40.0)]
-    rows = [dict(zip(("split", "subset", "metric", "value"), it, strict=True)) for it in values]
-    _, (_, of_kinds), (_, over_all) = tables_of(rows)
-    assert of_kinds == [("test", NEAR, "1,234", "51.23", "–", "–", "–")]
-    assert over_all == [("test", ALL, "–", "40.00", "–", "–")]
 
 
 def test_texts_of_two_sources_are_together() -> None:

@@ -91,12 +91,6 @@ def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, 
     assert (plain.negatives, mmn.figures) == ("", {})
 
 
-def test_a_run_below_the_constant_window_is_marked_and_the_mark_is_explained(made: dict[str, Artifact]) -> None:
-    output = printed("runs", "ls")
-    assert output.count("test ▾") == 1
-    assert "▾: mIoU no higher than that of one constant window" in output
-
-
 def test_a_list_is_of_all_runs_or_of_a_data_set(made: dict[str, Artifact]) -> None:
     assert [run.metrics for run in all_runs()] == [made[name] for name in ("plain", "shine", "mmn")]
     assert "no data set 'mein' is known" in refusal("runs", "ls", "mein")

@@ -34,41 +34,16 @@ def settings(name: str, weight: float) -> Settings:
     return Settings.model_validate({"model": model_of(**{**values, "name": name, "losses": losses})})
 
 
-def count(model: torch.nn.Module) -> int:
-    return sum(weight.numel() for weight in model.parameters())
-
-
 @every_model
 def test_a_head_is_small_and_off_by_default(name: str) -> None:
     plain, head = (system_of(settings(name, weight)).build(CHANNELS, CHANNELS) for weight in (0.0, 1.0))
-    assert 0 < count(head) - count(plain) < 50
     added = head.state_dict().keys() - plain.state_dict().keys()
+    assert added
     assert all(key.startswith("existence_head.") for key in added)
+    assert sum(head.state_dict()[key].numel() for key in added) < 50
     assert "existence" not in str(settings(name, 0.0).determines())
     assert settings(name, 1.0).determines()["model"]["losses"]["existence"] == 1.0
     assert settings(name, 1.0).model.label.endswith("+existence")
-
-
-@every_model
-def test_a_head_learns_which_sentences_are_true(name: str) -> None:
-    torch.manual_seed(0)
-    system = system_of(settings(name, 20.0))
-    model = system.build(CHANNELS, CHANNELS).train()
-    for module in model.modules():
-        if hasattr(module, "p"):
-            module.p = 0.0
-    found = system.data(data(12), torch.device("cpu"))
-    objective, optimiser = system.objective(model), torch.optim.Adam(model.parameters(), 1e-2)
-    history = []
-    for epoch in range(25):
-        for numbers in found.batches(0, epoch):
-            total, terms = objective(found.batch(numbers))
-            total.backward()
-            optimiser.step()
-            optimiser.zero_grad()
-            history.append(float(terms["existence"]))
-    assert np.mean(history[:2]) > 0.3
-    assert np.mean(history[-10:]) < 0.7 * np.mean(history[:2])
 
 
 @every_model

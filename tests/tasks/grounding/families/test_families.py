@@ -25,12 +25,15 @@ from tests.terminal import python
 pytestmark = pytest.mark.slow
 
 TOY = '''
-"""A family of another package: QD-DETR's, and one number of its own."""
+"""A family of another package: QD-DETR's, and one number of its own; and a metric."""
 
 from typing import Literal
 
 from penumbra.tasks.grounding.families.detr import DETRSystem, QDDETRConfig
+from penumbra.tasks.grounding.metrics import Metric
 from pydantic import Field
+
+LATE_START = Metric(lambda split: {"late start": split.windows.predicted[:, 0, 0] - split.windows.truth[:, 0, 0]})
 
 
 class Toy(QDDETRConfig):
@@ -51,12 +54,15 @@ from pathlib import Path
 from penumbra.flows.parameters import in_full
 from penumbra.flows.parameters import with_changes
 from penumbra.flows.train_grounding import train_grounding
+from penumbra.tasks.grounding.metrics import Split, align, all_metrics
 from penumbra.tasks.grounding.training.loop import train
 from prefect.utilities.callables import parameter_schema
 from tests.grounding_data import job, settings
 chosen = settings({"epochs": 1}, model={"name": "toy", "wheels": 3})
 rows = train(*job(Path(sys.argv[1]), chosen, count=8))
+split = Split(align({"a": [[2, 6, 1.0]]}, {"a": [[1, 4]]}), {}, {})
 print(json.dumps({
+    "late": all_metrics()["late"].scores(split)["late start"].tolist(),
     "placed": with_changes(train_grounding, {}, {"wheels": 3, "model": {"name": "toy"}}),
     "told": "  model.wheels: int = 4" in in_full("train-grounding", "all"),
     "form": "Toy" in parameter_schema(train_grounding).definitions,
@@ -72,12 +78,14 @@ IN_KEYS: dict[str, dict[str, Any]] = {  # the form in which keys hold a model's 
 }
 
 
-def test_a_family_of_another_package_is_trained_through_the_same_door(tmp_path: Path) -> None:
+def test_a_family_and_a_metric_of_another_package_come_through_the_same_door(tmp_path: Path) -> None:
     (tmp_path / "toybox.py").write_text(TOY)
     about = tmp_path / "toybox-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toybox\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[penumbra.families]\ntoy = toybox:ToySystem\n")
+    (about / "entry_points.txt").write_text(
+        "[penumbra.families]\ntoy = toybox:ToySystem\n[penumbra.metrics]\nlate = toybox:LATE_START\n"
+    )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(PROJECT)])
     found = json.loads(python(USED, str(tmp_path / "run"), PYTHONPATH=path).stdout.splitlines()[-1])
     assert found["placed"] == {"model": {"name": "toy", "wheels": 3}}
@@ -85,6 +93,7 @@ def test_a_family_of_another_package_is_trained_through_the_same_door(tmp_path: 
     assert found["form"]
     assert found["determines"]["wheels"] == 3
     assert found["trained"] == [1]
+    assert found["late"] == [1.0]
 
 
 def key_of(settings: Settings) -> str:
@@ -192,3 +201,8 @@ def test_as_published_is_short_for_the_settings_of_released_code(model: dict[str
 def test_a_wrong_ablation_is_refused(ablation: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         QDDETRConfig(ablation=ablation)
+
+
+def test_a_width_that_the_heads_can_not_share_is_refused() -> None:
+    with pytest.raises(ValidationError, match="hidden 18 must be a multiple of 4"):
+        QDDETRConfig(hidden=18)

@@ -10,14 +10,12 @@ import torch
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.prediction import Grounder
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_best, read_checkpoint, write_checkpoint
-from penumbra.tasks.grounding.training.logs import progress_line
 from penumbra.tasks.grounding.training.loop import TrainingStep, train
-from penumbra.tasks.grounding.training.presets import Settings, with_preset
+from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import chosen_run, held_out_videos, settings_of
 from tests.grounding_data import CHANNELS, job, settings
 from tests.rows import build
@@ -89,17 +87,6 @@ def test_training_stops_when_nothing_improves(tmp_path: Path, monkeypatch: pytes
     best = read_best(tmp_path)
     assert (best.state["epoch"], last(tmp_path).state["epoch"]) == (2, 5)
     assert {name.split(".")[0] for name in best.tensors} == {"model"}
-
-
-def test_every_evaluation_is_reported_with_its_progress(tmp_path: Path) -> None:
-    chosen, reported = settings({"epochs": 3, "evaluate_every": 2}), list[tuple[Any, ...]]()
-    history = train(*job(tmp_path, chosen, count=8), lambda *progress: reported.append(progress))
-    assert (reported[-1][0], reported[-1][2]) == (history, 0)
-    values = [row["value"] for row in history if row["name"] == "chosen_by"]
-    for epoch, progress, value, best in zip((2, 3), reported, values, (values[0], max(values)), strict=True):
-        line = progress_line(chosen.training, *progress)
-        assert line.startswith(f"epoch {epoch} of 3: loss")
-        assert f"R1@0.5 + R1@0.7 + mIoU {value:.2f} (best {best:.2f})" in line
 
 
 def test_the_learning_rate_falls_at_milestones() -> None:
@@ -191,10 +178,3 @@ def test_a_run_whose_settings_can_not_be_used_is_named(store: Store) -> None:
         Grounder.of_run(99999999)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match=f"no run is called 'x'; there is: {run.key}"):
         chosen_run("tiny", "x")
-
-
-def test_explicit_parameters_override_the_preset() -> None:
-    chosen = with_preset("charades-cg-moment_detr-shine", {"training": Training(epochs=3)})
-    assert (chosen.training.epochs, chosen.training.learning_rate, chosen.model.reads) == (3, 2e-4, {"negatives"})
-    with pytest.raises(ValueError, match="multiple of 4"):
-        Settings(model=QDDETRConfig(hidden=18))
