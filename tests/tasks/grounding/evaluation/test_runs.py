@@ -91,11 +91,6 @@ def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, 
     assert (plain.negatives, mmn.figures) == ("", {})
 
 
-def test_a_list_is_of_all_runs_or_of_a_data_set(made: dict[str, Artifact]) -> None:
-    assert [run.metrics for run in all_runs()] == [made[name] for name in ("plain", "shine", "mmn")]
-    assert "no data set 'mein' is known" in refusal("runs", "ls", "mein")
-
-
 def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: dict[str, Artifact]) -> None:
     settings = Settings.model_validate({"model": {"name": "mmn"}, "training": {"epochs": 9}})
     metrics = Artifact(root=store.root, dataset="mine", stage="metrics", key="abc0000000000000")
