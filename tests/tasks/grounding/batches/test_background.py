@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from penumbra.models.detr import Inputs
-from penumbra.models.losses import Targets
 from penumbra.models.spans import to_windows
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.families import system_of
@@ -89,15 +87,6 @@ def numbered(windows: list[list[float]], clips: int, clip_length: float, **chang
     return BackgroundData(examples, CPU, bm_settings(losses={"negatives": "none"}, model=changes))
 
 
-def clips_of(batch: tuple[Inputs, tuple[Targets, Targets]]) -> tuple[list[int], list[int], list[float]]:
-    """Of the shifted branch: which clip lies where, which are inside, and the window in clips."""
-    shifted = batch[1][1]
-    count = int(shifted.video_mask.sum())
-    order = batch[0].video[1, :, 0].int().tolist()
-    window = to_windows(shifted.spans[0, 0]) * count
-    return order, shifted.inside[0].nonzero()[:, 0].tolist(), window.tolist()
-
-
 @pytest.mark.parametrize(
     ("window", "clip_length", "moving", "inside"),
     [
@@ -116,14 +105,15 @@ def test_the_moment_moves_with_its_window(
     start, end = window[0] / clip_length, min(window[1] / clip_length, 8)
     for _ in range(200):
         batch = data.batch(torch.tensor([0]))
-        order, found, span = clips_of(batch)
+        shifted, order = batch[1][1], batch[0].video[1, :, 0].int().tolist()
+        found = shifted.inside[0].nonzero()[:, 0].tolist()
+        span = (to_windows(shifted.spans[0, 0]) * int(shifted.video_mask.sum())).tolist()
         begin = order.index(moving[0])
         assert order[begin : begin + len(moving)] == moving
         assert [clip for clip in order if clip not in moving] == rest
         assert [order[place] for place in found] == inside
         moved_by = begin - moving[0]  # whole clips, so that the window lies on the same content at any clip length
         assert span == pytest.approx([start + moved_by, end + moved_by], abs=1e-4)
-        shifted = batch[1][1]
         assert set(shifted.high_clips[0].tolist()) <= set(found)
         assert not set(shifted.low_clips[0].tolist()) & set(found)
         begins[begin] += 1
@@ -164,16 +154,3 @@ def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:
     shorter = cut.data(prepared(), CPU)
     assert float(shorter.examples.duration.max()) == 8.0  # type: ignore[attr-defined]
     assert max(found.windows[:, :2].max() for found in cut.predict(model, shorter)) <= 8.0
-
-
-def test_a_negative_takes_probability_away() -> None:
-    chosen = bm_settings()
-    system, examples = system_of(chosen), prepared()
-    model = system.build(videos().channels, texts(COUNT).channels)
-    found = system.figures(model, system.data(examples, CPU))
-    assert found["queries with a negative"] == sum(row["vid"] > "v2" for row in rows(COUNT))
-    for side in ("inside", "outside"):
-        assert 0 < found[f"joint probability {side}"] < found[f"probability {side}"] < 1
-    without = system_of(bm_settings(model={"frame_matcher": False}))
-    net = without.build(videos().channels, texts(COUNT).channels)
-    assert without.figures(net, without.data(examples, CPU)) == {}

@@ -210,12 +210,7 @@ def test_batches_of_like_length_hold_every_query_once_and_pad_little() -> None:
     batches = length_groups(lengths, 32, seed=1, epoch=0)
     assert sorted(torch.cat(batches).tolist()) == list(range(1000))
     assert {len(batch) for batch in batches} == {32, 1000 % 32}
-
-    def filled(several: list[Tensor]) -> float:
-        return float(lengths.sum() / sum(len(batch) * lengths[batch.numpy()].max() for batch in several))
-
-    assert filled(batches) > 0.9
-    assert filled(list(torch.randperm(1000).split(32))) < 0.6
+    assert lengths.sum() > 0.9 * sum(len(batch) * lengths[batch.numpy()].max() for batch in batches)
     again, later = (length_groups(lengths, 32, 1, epoch) for epoch in (0, 1))
     assert all(torch.equal(one, other) for one, other in zip(batches, again, strict=True))
     assert not torch.equal(batches[0], later[0])

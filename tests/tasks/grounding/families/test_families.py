@@ -150,8 +150,6 @@ def test_settings_of_a_model_without_its_name_are_for_the_presets_model() -> Non
     chosen = with_preset("scenes-bm_detr", {"model": QDDETRConfig(hidden=32)})
     assert isinstance(chosen.model, BMDETRConfig)
     assert (chosen.model.hidden, chosen.model.ablation["alignment"]) == (32, 64)
-    with pytest.raises(ValueError, match=r"ablation has no setting 'text_attention'; .*there is: .*frame_matcher"):
-        with_preset("scenes-bm_detr", {"model": QDDETRConfig(ablation={"text_attention": "official"})})
     named = with_preset("scenes-bm_detr", {"model": QDDETRConfig(name="qd_detr", ablation={"fine": 2.0})})
     assert isinstance(named.model, QDDETRConfig)
     assert (named.model.hidden, named.model.loss_settings.fine) == (64, 2.0)

@@ -16,7 +16,7 @@ from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_best, read_checkpoint, write_checkpoint
 from penumbra.tasks.grounding.training.loop import TrainingStep, train
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.stage import chosen_run, held_out_videos, settings_of
+from penumbra.tasks.grounding.training.stage import held_out_videos, settings_of
 from tests.grounding_data import CHANNELS, job, settings
 from tests.rows import build
 
@@ -176,5 +176,3 @@ def test_a_run_whose_settings_can_not_be_used_is_named(store: Store) -> None:
         settings_of(store.find()[0])
     with pytest.raises(ArtifactError, match="no run is called '99999999'"):
         Grounder.of_run(99999999)  # type: ignore[arg-type]
-    with pytest.raises(ArtifactError, match=f"no run is called 'x'; there is: {run.key}"):
-        chosen_run("tiny", "x")
