@@ -114,17 +114,6 @@ def test_predictions_of_two_runs_have_the_scores_of_the_evaluation(store: Store,
     assert one["name"].startswith("qd_detr-" + first[:6])
 
 
-def test_a_run_has_the_existence_of_a_query_and_of_false_sentences(store: Store, annotations: Artifact) -> None:
-    rows = [prediction("c1", [(4.0, 9.0, 0.9)]) | {"existence": 0.75}]
-    asked = [("c1", "another video", "a dog sleeps.", 0.125), ("c1", "level 1 by corpus", "<b>a person", 0.5)]
-    [run] = shown(store, run_of(store, annotations, rows, asked=asked))["runs"]
-    assert run["existence"] == [750]
-    assert run["asked"]["count"] == [0, 0, 2, 0, 0]
-    assert decoded(run["asked"]["kind"]) == ["another video", "level 1 by corpus"]
-    assert decoded(run["asked"]["text"]) == ["a dog sleeps.", "<b>a person"]
-    assert (run["asked"]["existence"], run["asked"]["threshold"]) == ([125, 500], 400)
-
-
 def test_only_videos_of_the_folder_are_linked(store: Store, tmp_path: Path, datasets: Path) -> None:
     videos = datasets / DATASET / "videos"
     videos.mkdir(parents=True)

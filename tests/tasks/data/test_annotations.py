@@ -178,13 +178,6 @@ def test_an_unusable_row_is_rejected_with_its_reason(tmp_path: Path, changes: Ro
     assert len(found.rejected[0]["value"]) <= 300
 
 
-def test_changes_to_a_row_are_noted(tmp_path: Path) -> None:
-    found = Outcome(compositional(tmp_path, ("A1", one_sentence("  a  man\truns. ", window=[8, 10.01]))))
-    assert (found.rows[0]["query"], found.rows[0]["windows"]) == ("a man runs.", [[8.0, 10.0]])
-    changes = ("query: blanks around the text removed", f"query: {BLANKS}", "window clipped to the video's end")
-    assert found.notes == dict.fromkeys(changes, 1)
-
-
 @pytest.mark.parametrize(
     ("text", "clean", "changes"),
     [

@@ -36,13 +36,11 @@ def url(repository: Path) -> str:
 
 
 def test_correct_files_are_written_and_later_only_what_differs(data: Path, repository: Path) -> None:
-    lines = list(fetch("own", url(repository)))
+    list(fetch("own", url(repository)))
     assert files_in(data) == {"one.json": ONE, "two.json": TWO}
-    assert lines == [f"{data}/one.json fetched, 8 bytes", f"{data}/two.json fetched, 8 bytes"]
     (repository / "one.json").unlink()
     (data / "two.json").write_bytes(b"damaged")
-    lines = list(fetch("own", url(repository)))
-    assert lines == [f"{data}/one.json exists", f"{data}/two.json fetched, 8 bytes"]
+    list(fetch("own", url(repository)))
     assert files_in(data) == {"one.json": ONE, "two.json": TWO}
 
 
