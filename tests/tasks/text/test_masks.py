@@ -34,13 +34,6 @@ def order(tokens: list[Row]) -> list[str]:
 def test_counts_equal_those_of_the_authors() -> None:
     counts = [slot_counts(primitives, RATIOS) for primitives in (1, 2, 3, 5, 6, 7, 9)]
     assert counts == [(1, 1, 1), (1, 1, 2), (1, 2, 3), (1, 3, 4), (1, 3, 5), (2, 4, 6), (2, 5, 7)]
-
-
-@pytest.mark.parametrize("ratios", [RATIOS, (0.1, 0.3, 0.5), (0.3, 0.3, 0.3), (0.01, 0.02, 1.0), (1.0, 1.0, 1.0)])
-def test_counts_rise_and_stay_within_the_query(ratios: tuple[float, float, float]) -> None:
-    for primitives in range(1, 60):
-        first, second, third = slot_counts(primitives, ratios)
-        assert 1 <= first <= second <= third <= primitives
     assert slot_counts(10, (0.1, 0.3, 0.5)) == (1, 3, 5), "rounding errors mask no further word"
 
 
