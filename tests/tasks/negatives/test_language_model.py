@@ -114,7 +114,6 @@ def test_scores_do_not_depend_on_the_batch(model: LanguageModel, batch_tokens: i
     alone = [other.compare([choice])[0] for choice in reversed(CHOICES)][::-1]
     for first, second in zip(model.compare(CHOICES), alone, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-3)
-    assert [len(changes) for changes, _ in other.compare(CHOICES)] == [len(choice) - 1 for choice in CHOICES]
 
 
 def test_a_sentence_that_is_too_long_has_no_score(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ from tests.terminal import penumbra
 
 Row = dict[str, Any]
 pytestmark = pytest.mark.slow
-TIME = "2026-01-02T03:04:05.678Z"
 LIGHT = QualityConfig(judge=False)
 
 
@@ -63,9 +62,9 @@ def rows_of(negatives: Artifact) -> list[Row]:
     return Store().table(negatives).to_pylist()
 
 
-def verdict(row: Row, kind: str, edited: str | None = None, time: str = TIME) -> Row:
+def verdict(row: Row, kind: str, edited: str | None = None) -> Row:
     about = {name: row[name] for name in ("qid", "level", "query", "negative")}
-    return {**about, "verdict": kind, "time": time} | ({"edited": edited} if edited else {})
+    return {**about, "verdict": kind, "time": "2026-01-02T03:04:05.678Z"} | ({"edited": edited} if edited else {})
 
 
 def saved(negatives: Artifact, *rows: Row, reviewer: str = "ann") -> Path:

@@ -217,33 +217,16 @@ def test_a_refused_level_leaves_the_others(
     assert (chosen.keys(), reasons.keys()) == (kept, rejected)
 
 
-def slot(token: int, word: str = "w") -> Slot:
-    return Slot(token, "noun", "NN", word, word)
-
-
-def query(levels: tuple[tuple[Slot, ...], ...], **candidates: list[str]) -> Query:
-    several = {
-        int(name[1:]): Candidates([Candidate(word, tuple(word.split()), "p", "m") for word in words], lambda *_: "")
-        for name, words in candidates.items()
-    }
-    return Query(MaskedQuery("q", [], levels), "text", several)
-
-
-def texts_of(query: Query, levels: tuple[int, ...]) -> list[tuple[str, ...]]:
-    return [tuple(candidate.text for candidate in chain) for chain in query.chains(levels)]
-
-
-def test_a_chain_keeps_the_words_of_the_level_before() -> None:
-    levels = ((slot(2),), (slot(0), slot(2)), (slot(0), slot(1), slot(2)))
-    some = query(levels, l1=["a", "b"], l2=["x a", "y a", "x c"], l3=["x k a", "y k b", "y k a"])
-    assert texts_of(some, (1, 2, 3)) == [("a", "x a", "x k a"), ("a", "y a", "y k a")]
-    assert texts_of(some, (1, 3)) == [("a", "x k a"), ("b", "y k b"), ("a", "y k a")]
-
-
 def test_levels_of_the_same_slots_take_different_words() -> None:
-    levels = ((slot(0),), (slot(0),), (slot(0), slot(1)))
-    some = query(levels, l1=["a", "b"], l2=["a", "c"], l3=["a k", "c k"])
-    assert set(texts_of(some, (1, 2, 3))) == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
+    first, second = (Slot(place, "noun", "NN", "w", "w") for place in range(2))
+    texts = {1: ("a", "b"), 2: ("a", "c"), 3: ("a k", "c k")}
+    candidates = {
+        level: Candidates([Candidate(text, tuple(text.split()), "p", "m") for text in several], lambda *_: "")
+        for level, several in texts.items()
+    }
+    query = Query(MaskedQuery("q", [], ((first,), (first,), (first, second))), "text", candidates)
+    chains = {tuple(candidate.text for candidate in chain) for chain in query.chains((1, 2, 3))}
+    assert chains == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
 
 
 def test_pairs_are_of_one_video_apart_in_time_and_meaning(store: Store) -> None:

@@ -29,7 +29,6 @@ SENTENCES = {
 QUERY = masked("q", "Person opens|verb the red|adjective door|noun on|preposition it slowly.")
 OPTIONS = (("closes", "fixes"), ("green", "old", "wet"), ("window", "box"), ("under",))
 ASKED = Question(QUERY, OPTIONS[:3], 0)
-NUMBERS = ("1", "2", "3")  # of the slots opens, door and red, in the masking order
 FORMS = [
     ASKED,
     ASKED.after({1: "old"}),

@@ -87,8 +87,7 @@ def test_a_shine_file_is_evaluated_against_its_data_set(
     assert figures[1, "all", "equal_to_original"] == 0
     assert 0 < figures[1, "all", "may_be_true"] < 1, "some of its verbs entail each other"
     assert figures[2, "all", "may_be_true"] == 0, "the noun is another thing"
-    assert 0 <= figures[0, "all", "hierarchy.low"] <= figures[0, "all", "hierarchy"] <= 1
-    assert 0 <= figures[1, "control: random fills", "attested_relations"] <= 1
+    assert figures[0, "all", "hierarchy.low"] <= figures[0, "all", "hierarchy"]
     own, control = (figures[1, name, "attested_relations"] for name in ("all", "control: random fills"))
     assert figures[1, "all", "attested_relations.above_random"] == pytest.approx(own - control, abs=1e-5)
     assert figures[1, "all", "template_kept"] < figures[1, "all", "template_kept.high"]
