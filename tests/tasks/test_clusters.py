@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_API_URL
 from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine
 from tests.cluster import PATIENCE, Host, bucket, free_port, wait_until
-from tests.films import film
+from tests.corner import cut_out
 from tests.rows import first_videos
 from tests.tasks.test_engines import PARTS, Toys, made
 
@@ -63,27 +63,12 @@ def test_hosts_that_share_only_a_bucket_and_a_port(shared: Path, new_host: NewHo
         assert not list(worker.folder.rglob("*.parquet"))
 
 
-@pytest.fixture
-def films(new_host: NewHost, tmp_path: Path) -> tuple[str, dict[str, str]]:
-    """A folder of films, and the digests of the features that one process makes of them."""
-    (tmp_path / "films" / "videos").mkdir(parents=True)
-    rows = {}
-    for number in range(9):
-        film(tmp_path / "films" / "videos" / f"v{number}.mp4", frames=20 + 3 * number)
-        sentences = [f"a person takes the cup {number} times."]
-        rows[f"v{number}"] = {"sentences": sentences, "timestamps": [[0, 1]], "duration": 2 + 0.3 * number}
-    (tmp_path / "films" / "train.json").write_text(json.dumps(rows))
-    folder = str(tmp_path / "films")
+def test_features_are_made_by_the_gpus(new_host: NewHost, tmp_path: Path) -> None:
+    """A resource of Dask is a name: these hosts need no GPU."""
+    folder, port = str(cut_out(tmp_path / "films", train=9)), free_port()
     alone = new_host("alone", PENUMBRA_ENGINE="here", PENUMBRA_ARTIFACTS=str(tmp_path / "alone-artifacts"))
     expected = alone.run("features", folder)
     assert len([name for name in expected if name.startswith("video_features/part")]) == 5
-    return folder, expected
-
-
-def test_features_are_made_by_the_gpus(films: tuple[str, dict[str, str]], new_host: NewHost, tmp_path: Path) -> None:
-    """A resource of Dask is a name: these hosts need no GPU."""
-    folder, expected = films
-    port = free_port()
     flow = new_host("flow", **dask_at(port), PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
     new_host("scheduler").scheduler(port)
     workers = {name: new_host(name) for name in ("with", "without")}

@@ -7,9 +7,7 @@ import torch
 
 from penumbra.tasks.devices import fast_cpu_matmul
 
-INTEL, AMD = {"avx512_f": True, "cpu_name": "Intel(R) Xeon(R)"}, {"avx512_f": True, "cpu_name": "AMD EPYC"}
-
-
+AMD = {"avx512_f": True, "cpu_name": "AMD EPYC"}
 PRODUCTS: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
@@ -17,7 +15,7 @@ PRODUCTS: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     ("cpu", "taken"),
     [
         (AMD, "bf16"),
-        (INTEL, "none"),
+        (AMD | {"cpu_name": "Intel(R) Xeon(R)"}, "none"),
         (AMD | {"amx_tile": True}, "none"),
         (AMD | {"avx512_f": False}, "none"),
         ({"cpu_name": "Apple M4"}, "none"),
