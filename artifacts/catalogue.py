@@ -36,7 +36,7 @@ class Pin(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """The message if its artifact does not exist any more."""
+        """The error message of a pin whose artifact does not exist any more."""
         return f"{self.text} is {self.artifact.key}, which does not exist any more: {self.unpin}"
 
     @property
@@ -47,7 +47,7 @@ class Pin(NamedTuple):
 class Catalogue:
     """The artifacts of one root, by data set, stage and key."""
 
-    announce: ClassVar[Callable[[str], None] | None] = None  # gets a line on each choice of a newest artifact
+    announce: ClassVar[Callable[[str], None] | None] = None  # called with a line if the newest of several is used
 
     def __init__(self, root: str | None = None) -> None:
         self.files = Files(root or artifacts_root())
@@ -125,7 +125,7 @@ class Catalogue:
         return self.reference(manifests[-1]) if manifests else None
 
     def announce_newest(self, manifests: Sequence[Manifest]) -> None:
-        """Tell which of several artifacts is taken, the last one, and how it differs from the one before."""
+        """Announce that the last of several artifacts is used, and how it differs from the previous one."""
         if len(manifests) < 2 or not Catalogue.announce:
             return
         *_, before, now = manifests
@@ -153,7 +153,7 @@ class Catalogue:
     def with_key(
         self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None
     ) -> Artifact:
-        """Return the artifact, of a data set or of any, that `key` names: a pin, or the first digits of a key.
+        """Return the artifact that `key`, a pin or the first digits of a key, names; `dataset` None: of any data set.
 
         With `name`, which returns a run's MODEL-DIGITS, `key` may be that name or the model alone. Raises
         `ArtifactError` listing those that match, or the newest ones, unless exactly one matches.
@@ -201,7 +201,7 @@ class Catalogue:
         return found
 
     def pin(self, artifact: Artifact, name: str) -> Pin:
-        """Give an artifact a name; one that had this name loses it."""
+        """Give an artifact a name; another artifact that had this name loses it."""
         if not PIN.match(name):
             raise ArtifactError(f"{name!r} is no name of a pin: lower-case letters, digits and '-', as in release")
         path = f"{PINS}/{artifact.dataset}/{artifact.stage}/{name}.json"
@@ -209,7 +209,7 @@ class Catalogue:
         return Pin(name, artifact)
 
     def unpin(self, dataset: str, stage: str, name: str) -> None:
-        """Take a pin away; raise `ArtifactError` naming the pins that there are if it does not exist."""
+        """Remove a pin; raise `ArtifactError` that lists the existing pins if there is none of this name."""
         known = [it.name for it in self.pins() if (it.artifact.dataset, it.artifact.stage) == (dataset, stage)]
         if name not in known:
             raise ArtifactError(f"{dataset}/{stage} has no pin {name!r}: {what_there_is(name, known)}")
@@ -258,7 +258,7 @@ def names_in(reference: str) -> list[str]:
 
 
 def example_dataset() -> str:
-    """Return the name of a data set for advised commands: the user's own that was changed last, or the shipped one."""
+    """Return a data set to name in advice: the user's own that was changed last, or the shipped one."""
     own = [path for path in data_folder().glob("*/") if NAME.match(path.name)]
     return max(own, key=lambda path: path.stat().st_mtime).name if own else "scenes"
 
@@ -278,7 +278,7 @@ def path_of(artifact: Artifact, name: str = "") -> str:
 def to_remove(store: Catalogue, reference: str | None, unneeded: bool) -> list[Artifact]:
     """Return the artifacts below a reference (`Catalogue.below`), reviews only if it names them.
 
-    With `unneeded` only what is neither pinned, nor a result, nor the newest of their stage, nor an ancestor.
+    With `unneeded`, only artifacts that are neither pinned, a result, the newest of a stage, nor an ancestor of these.
     Raises `ArtifactError` if nothing is below the reference, or what would be removed is pinned.
     """
     named = REVIEWS in names_in(reference or "")[1:]

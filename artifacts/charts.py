@@ -31,7 +31,7 @@ class Drawing(NamedTuple):
     description: str = ""
 
     def svg(self) -> str:
-        """Return the picture as a file of its own, or as a part of an HTML page."""
+        """Return the picture as an SVG document, which an HTML page may also contain inline."""
         title, description = harmless(self.title), harmless(self.description)
         size = f'width="{WIDTH}" height="{self.height}" viewBox="0 0 {WIDTH} {self.height}"'
         label = f"{title}. {description}".strip()
@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Axes: lines over x from `low` to `high` (in `unit`), shaded spans, marked x; y spans at least `least`."""
+    """Axes with lines: x from `low` to `high` in `unit`, with shaded spans and marks; y ranges over `least` or more."""
 
     title: str
     lines: Sequence[Line]

@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def rows_for_display(store: Store, artifact: Artifact, most: int) -> list[Row]:
-    """Return at most so many rows, in their table's own form if it has one; cells of type `Markdown` are markup."""
+    """Return at most `most` rows, changed by the function of `FORMS` for their table; `Markdown` cells are markup."""
     form = FORMS.get(artifact.stage, dict)
     return [form(row) for row in islice(store.shown_rows(artifact), most)]
 

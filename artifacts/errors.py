@@ -24,5 +24,5 @@ def what_there_is(name: str, known: Sequence[str]) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text; its addresses lose user, password (also one with blanks) and query."""
+    """Return the text without the user, password (even one with blanks) and query of each address in it."""
     return re.sub(r"(?<=://)(?:[^\s/@]*:.*|\S*)@|(?<=\S)\?[^\s\"']*", "", text)

@@ -1,8 +1,8 @@
-"""Files below a root, a folder or any URL that fsspec opens; each appears whole or not at all. Paths are relative.
+"""Files below a root: a folder or any URL that fsspec opens. Each is written in one step; paths are below the root.
 
-A *lease* says who makes something now; it ends with its holder. On a disk it is a lock (`filelock`), on an object store
-an object that its holder renews and that lapses after `LAPSES` seconds. The digest of a file is remembered with its
-stamp: size, inode and times on a disk, size and ETag on an object store. A file without a stamp is always read.
+A *lease* keeps a name for one process, and ends with that process. On a disk it is a lock (`filelock`), on an object
+store an object that its holder renews and that lapses after `LAPSES` seconds. The digest of a file is remembered with
+its stamp: size, inode and times on a disk, size and ETag on an object store. A file without a stamp is always read.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ from penumbra.artifacts.errors import ArtifactError, PenumbraError, without_secr
 from penumbra.artifacts.locations import digests_file
 from penumbra.artifacts.processes import cores, value_set
 
-# A bucket that answers 503 for half a minute ends no run: botocore's default of five tries takes some seconds.
+# Ten attempts outlast half a minute of 503 answers of a bucket; botocore's default of five ends after some seconds.
 RETRIES = {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": 10}}}
 LEASES = ".leases"  # folder
 LAPSES = 60.0  # seconds after the last renewal
 LOOK_EVERY = 1.0  # seconds
-SETTLED = 2.0  # seconds after its last change from which a file has a stamp
-Waits = Callable[[str], None]  # is told who holds a lease
+SETTLED = 2.0  # seconds since its last change that a file needs to have a stamp
+Waits = Callable[[str], None]  # called with the holder of a lease
 
 
 class Files:
@@ -77,7 +77,7 @@ class Files:
         return {name: int(info["size"]) for name, info in self.infos(path).items()}
 
     def infos(self, path: str) -> dict[str, dict[str, Any]]:
-        """Return what fsspec knows of each file and link of a folder, by its path below it."""
+        """Return fsspec's `info` of each file and link of a folder, by its path below the folder."""
         start = len(f"{self._base}/{path}/")
         return {name[start:]: info for name, info in sorted(self.call("find", path, detail=True).items())}
 
@@ -98,7 +98,7 @@ class Files:
         self.call("rm", path, recursive=True)
 
     def call(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
-        self.filesystem.invalidate_cache()  # others write, too
+        self.filesystem.invalidate_cache()  # other processes write, too
         with self._errors():
             return getattr(self.filesystem, name)(f"{self._base}/{path}", *arguments, **options)
 
@@ -110,14 +110,14 @@ class Files:
         except (FileNotFoundError, FileExistsError):
             raise
         except Exception as error:  # each protocol's client has its own exceptions
-            fault = f"{self.root} can't be written: {error}: PENUMBRA_ARTIFACTS names another folder"
+            fault = f"{self.root} can't be written: {error}: set PENUMBRA_ARTIFACTS to another folder"
             if not self.is_local:
                 reason = f"{type(error).__name__}: {without_secrets(str(error))}"
                 fault = f"{without_secrets(self.root)} can't be reached ({reason})"
             raise ArtifactError(fault) from None
 
     def lease(self, name: str, waits: Waits = lambda holder: None) -> AbstractContextManager[None]:
-        """Hold the lease `name` inside; wait for it first, after calling `waits` once with its holder."""
+        """Hold the lease `name` inside; if another process holds it, call `waits` once with that holder, and wait."""
         return (self._lock if self.is_local else self._renewed_object)(f"{LEASES}/{name}", waits)
 
     def holders(self, prefix: str) -> list[str]:
@@ -152,7 +152,7 @@ class Files:
 
     @contextmanager
     def _renewed_object(self, path: str, waits: Waits) -> Iterator[None]:
-        """Hold a numbered term: when the last one has lapsed or was given back, whoever creates the next holds it."""
+        """Hold a lease by creating its next numbered object (term), once the last one has lapsed or was removed."""
         mine, ended = self._next_term(path, waits), threading.Event()
         while mine is None:
             time.sleep(LOOK_EVERY)
@@ -174,7 +174,7 @@ class Files:
                     self.remove(term)
 
     def _next_term(self, path: str, waits: Waits) -> str | None:
-        """Return the object of the next term, or None if it could not be created now."""
+        """Create the object of the next term and return its path; None if another process holds the lease."""
         terms = self.matching(f"{path}.*")
         try:
             last = json.loads(self.read(terms[-1])) if terms else None
@@ -183,7 +183,7 @@ class Files:
                 return None
             mine = f"{path}.{int(terms[-1].rpartition('.')[2]) + 1 if terms else 0:06d}"
             self.call("pipe_file", mine, _term(), mode="create")
-        except (FileNotFoundError, FileExistsError):  # given back, or created by somebody else, just now
+        except (FileNotFoundError, FileExistsError):  # another process has just removed the last, or created the next
             return None
         return mine
 
@@ -197,7 +197,7 @@ def _term() -> bytes:
 
 
 def write_whole(target: Path, content: bytes) -> None:
-    """Write a file of a disk in one step, and make its folder if there is none."""
+    """Write a file on a disk in one step, and make its folder if there is none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{uuid.uuid4().hex}")
     try:
@@ -214,7 +214,7 @@ def write_whole(target: Path, content: bytes) -> None:
 def draft_of(output: Path) -> Iterator[Path]:
     """Yield a draft that replaces `output` at the end; it is removed if the block fails. A pipe is written directly.
 
-    Nobody can guess the draft's name, and put a link there that leads to another file.
+    The draft's name is random, so that nobody can put a link to another file in its place.
     """
     is_file = output.is_file() or not output.exists()
     target = output.resolve() if is_file else output
@@ -253,7 +253,7 @@ _NOTED: ContextVar[dict[str, FileStatus]] = ContextVar("noted")
 
 
 def noting_files() -> AbstractContextManager[dict[str, FileStatus]]:
-    """Return a dictionary that gets the status of every file whose digest is asked for inside, by its path."""
+    """Yield a dictionary that gets the status, by path, of every file whose digest is computed inside."""
     return value_set(_NOTED, {})
 
 
@@ -303,7 +303,7 @@ def stamp_of(path: str | Path) -> str:
 
 
 def remembered(stamps: Mapping[str, str]) -> dict[str, str]:
-    """Return the remembered digests of those of these files that still have the stamp that they had then."""
+    """Return the remembered digest of each file whose stamp is the same as when the digest was computed."""
     query = "SELECT sha256 FROM digests WHERE path = ? AND stamp = ?"
     try:
         with closing(sqlite3.connect(f"{digests_file().as_uri()}?mode=ro", uri=True)) as memory:

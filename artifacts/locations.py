@@ -31,7 +31,7 @@ def artifacts_root() -> str:
 
 
 def _beside_artifacts(variable: str, name: str) -> Path:
-    """Return the folder that a variable names, or a folder in the artifacts' root; it must be on a disk."""
+    """Return the folder that a variable names, or `name` in the artifacts' root (the default root if it is a URL)."""
     root = artifacts_root()
     default = (_default_artifacts() if "://" in root else Path(root)) / name
     return Path(os.environ.get(variable) or default).expanduser()

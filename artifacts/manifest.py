@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
-CPU_LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")  # variables that change the kernels that are used
+CPU_LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")  # environment variables that select CPU kernels
 NAME = re.compile(r"\A[a-z0-9][a-z0-9._-]{0,99}\Z")  # of a data set or a stage: a folder inside the root
 
 
@@ -45,7 +45,7 @@ class Artifact(BaseModel):
 
 
 class PartRecord(BaseModel):
-    """One part in a manifest: file name, rows, SHA-256, and the counts of its making."""
+    """One part in a manifest: file name, rows, SHA-256, and the numbers of units taken and kept."""
 
     name: str = Field(pattern=r"^part-\d+\.parquet$")
     rows: int
@@ -65,19 +65,19 @@ class PartRecord(BaseModel):
 
 
 class WrittenPart(PartRecord):
-    """The record of a part in a file of its own: also what was measured, what it was made with, and a digest."""
+    """The record of a part in a file of its own, with measurements, versions and hardware, and its own digest."""
 
     reasons: dict[str, int] = {}  # of the rejected rows
     measured: dict[str, float] = {}
     made_with: dict[str, str] = {}
-    record_sha256: str = ""  # of everything else
+    record_sha256: str = ""  # of all other fields
 
     def sealed(self) -> "WrittenPart":
         return self.model_copy(update={"record_sha256": _digest(self, "record_sha256")})
 
 
 class Manifest(BaseModel):
-    """`_manifest.json`: what the artifact holds, what it was made from, with what, when and at what cost."""
+    """`_manifest.json`: the parts, counts, parameters, parents, software versions, times and cost of an artifact."""
 
     schema_version: int = SCHEMA_VERSION
     dataset: str
@@ -100,9 +100,9 @@ class Manifest(BaseModel):
     seconds: float
     cost_usd: float | None = None  # None: the stage can't cost money
     measured: dict[str, float] = {}
-    # versions, CPUs, threads or GPUs that parts differ in
+    # versions, CPUs, threads or GPUs that are not the same for all parts
     differing: dict[str, list[str]] = Field({}, exclude_if=operator.not_)
-    sha256: str = ""  # of everything else; older manifests may lack it
+    sha256: str = ""  # of all other fields; older manifests may lack it
 
     @property
     def reference(self) -> tuple[str, str, str]:
@@ -133,9 +133,9 @@ def _digest(model: BaseModel, without: str) -> str:
 class Work:
     """Everything that determines an artifact's content; its digest is the artifact's key.
 
-    `determines` are the parameters that enter the key, if these are not all: a parameter that has its default, or that
-    does not change the content, is in the manifest only. `inputs` maps the name of each outside file or model to its
-    SHA-256, and `files` the path of each such file to its status then. `unit` names what `taken` and `kept` count.
+    `determines` are the parameters that enter the key, None for all: parameters that have their default, or do not
+    change the content, are in the manifest only. `inputs` maps the name of each outside file or model to its SHA-256,
+    `files` the path of each such file to its status at that time. `unit` names what `taken` and `kept` count.
     """
 
     dataset: str
@@ -163,10 +163,10 @@ class Work:
 
 @dataclass
 class Part:
-    """What a stage makes of one part: its rows, the rejected rows, and the numbers of units taken and kept.
+    """One part of an artifact: its rows, the rejected rows, and the numbers of units taken and kept.
 
-    `cost_usd` is what was paid for it, None if nothing can be. `files` are the SHA-256 of files that it made outside
-    the store, by name. `measured`, such as times, belongs in no table; its sums over the parts go into the manifest.
+    `cost_usd` is the cost of the part, None if the stage is free of cost. `files` are the SHA-256, by name, of files that
+    it wrote outside the store. `measured` are numbers such as times; the manifest has their sums over the parts.
     """
 
     rows: "pa.Table"
@@ -196,7 +196,7 @@ def rejection(qid: str, stage: str, reason: str, value: object = "") -> dict[str
 
 @cache
 def software_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that shape results."""
+    """Return the versions of Python and of the packages that may change results."""
     versions = {"python": platform.python_version()}
     for name in TRACKED:
         with suppress(metadata.PackageNotFoundError):

@@ -16,12 +16,12 @@ NOT_PRINTABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 
 
 def printable(content: str) -> str:
-    """Return the text with the characters replaced that no page may hold."""
+    """Return the text with the characters replaced that XML does not allow."""
     return NOT_PRINTABLE.sub("\N{REPLACEMENT CHARACTER}", content)
 
 
 def for_terminal(content: str) -> str:
-    """Return the text with the characters replaced that steer a terminal or reorder its lines; line ends stay."""
+    """Return the text with control characters and those that reorder text replaced; line ends stay."""
     return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", content)
 
 
@@ -85,7 +85,7 @@ def code(text: str) -> Markdown:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]], cell: Callable[[str], str] = plain) -> str:
-    """Return a table; `cell` escapes a text, and is `str` for text of our own that a terminal shows."""
+    """Return a markdown table; `cell` escapes each text (`str`: no escapes, for trusted text in a terminal)."""
     lines = []
     for row in (header, *rows):
         cells = [cell(it if isinstance(it, str) else str(it)).replace("|", "\\|").replace("\n", " ") for it in row]

@@ -29,7 +29,7 @@ FIRST_ROWS = 50
 
 
 def has_pages() -> bool:
-    """Return whether the server has pages: `flows/server.py` starts that of a run with an empty PREFECT_UI_URL."""
+    """Return whether the server has pages; a run's temporary server has none and an empty PREFECT_UI_URL."""
     return not PREFECT_API_URL.value() or bool(PREFECT_UI_URL.value())
 
 
@@ -89,13 +89,13 @@ def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:
 
 
 def publish_report(dataset: str, flow: str, text: str) -> None:
-    """Publish a report as an artifact of the flow run, also if one of its tasks writes it."""
+    """Publish a report as an artifact of the flow run, even if one of its tasks calls this."""
     if not has_pages():
         return
     report = ArtifactCreate(
         type="markdown",
         key=artifact_key("report", dataset, flow),
-        description=f"What {flow} made of {plain(dataset)}",
+        description=f"Report of {flow} on {plain(dataset)}",
         data=text,
         flow_run_id=flow_run.get_id(),
     )
@@ -105,7 +105,7 @@ def publish_report(dataset: str, flow: str, text: str) -> None:
 
 @contextmanager
 def live_page(dataset: str, name: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a page of the UI until the work is done, if the server has pages and answers."""
+    """Yield a function that shows or updates a page of the UI, if the server has pages; at the end, delete the page."""
     key, made = artifact_key("progress", dataset, name), list[UUID]()
 
     def call(request: Callable[[SyncPrefectClient], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Processes that this one starts: their number, their limits, and that they end with it."""
+"""Child processes: how many, their limits, and how they end when this process ends."""
 
 import ctypes
 import os
@@ -41,7 +41,7 @@ def end_with_parent(parent: int | None = None, grace: float = 0.0) -> None:
 def confine(memory: int) -> None:
     """Limit this process's address space to `memory` bytes and take its network away, if possible.
 
-    Linux gives an empty network namespace to a process of one thread, where users may make namespaces.
+    Only Linux can take it away, from a process with one thread, and where users may create namespaces.
     """
     with suppress(ImportError, ValueError, OSError):  # on Windows nothing is limited; a lower limit may be in force
         import resource

@@ -104,7 +104,7 @@ def conform(table: pa.Table, stage: str) -> pa.Table:
 
 
 def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
-    """Return a stage's table of rows that are dictionaries."""
+    """Return a list of dictionaries as a table with the stage's schema; raise `ArtifactError` if they do not fit it."""
     try:
         return conform(pa.Table.from_pylist(list(rows), schema=SCHEMAS[stage]), stage)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -119,7 +119,7 @@ def encode(table: pa.Table, stage: str) -> bytes:
 
 
 def decode(data: bytes, columns: list[str] | None = None, stage: str = "") -> pa.Table:
-    """Return the rows of a Parquet file, of these columns or all, with today's names."""
+    """Return the rows of a Parquet file; `columns` (None: all) have their present names, the file may have old ones."""
     file = pq.ParquetFile(pa.BufferReader(data))  # `pq.read_table` imports pandas, half a second
     new_names = {} if "negative" in file.schema_arrow.names else RENAMED.get(stage, {})
     old_names = {new: old for old, new in new_names.items()}
@@ -158,7 +158,7 @@ def frame_of(table: pa.Table) -> "pd.DataFrame":
 
 
 def _values(column: pa.ChunkedArray) -> Any:
-    """Return a column as pandas takes it. A series of objects keeps lists of equal length from becoming columns."""
+    """Return a column for a data frame; lists are a series of objects, which pandas does not split into columns."""
     import pandas as pd
 
     if is_features(column.type) and pa.types.is_list(column.type):

@@ -1,8 +1,8 @@
-"""The artifact store: keys derived from content, parts that appear whole or not at all, a manifest written last.
+"""The artifact store: keys derived from content, parts written in one step, and a manifest written last.
 
 An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `_rejected/`, `_records/part-*.json` and
 `_manifest.json`. A record has the digest of its part and is written before it. `Store.build` makes the parts that are
-missing or unlike their records; one process makes an artifact at a time. All that is read is compared with its digest.
+missing or unlike their records; one process makes an artifact at a time. Reading a file checks its digest.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MANIFEST", "REJECTED", "ArtifactError", "Store"]
 
-USE = "use~"  # leases of runs that use artifacts of a data set begin so
+USE = "use~"  # prefix of the leases of runs that use artifacts of a data set
 REJECTED = "_rejected"  # folder of the rejected rows
 RECORD = "_records/part-{:05d}.json"  # a part's record
-PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft that a kill left
+PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or the draft of a killed process
 Progress = Callable[[Collection[int], int, Collection[int]], None]
 Elsewhere = Callable[[list[int]], Iterable[WrittenPart]]
 
@@ -102,7 +102,7 @@ class Store(Catalogue):
         return data
 
     def intact(self, artifact: Artifact) -> Manifest | None:
-        """Return the manifest if every digest is right and no part is extra; an unchanged file is read once."""
+        """Return the manifest, None if a digest is wrong or a part is extra; a file is read again only if changed."""
         manifest = self.readable_manifest(artifact)
         if not manifest:
             return None
@@ -125,7 +125,7 @@ class Store(Catalogue):
         return "" if hashlib.sha256(data).hexdigest() == digest else "was changed"
 
     def verify(self, artifact: Artifact) -> list[str]:
-        """Return what is wrong with an artifact: its manifest, its parts, links, and files of no part."""
+        """Return the faults of an artifact: a damaged manifest or part, a link, or a file that is no part of it."""
         try:
             manifest = self.manifest(artifact)
         except ArtifactError as error:
@@ -143,13 +143,13 @@ class Store(Catalogue):
         return sum(self.files.below(path_of(artifact)).values())
 
     def remove(self, artifact: Artifact) -> None:
-        """Remove an artifact, its manifest first, so that a kill leaves no artifact."""
+        """Remove an artifact, its manifest first, so that a killed process leaves nothing that looks complete."""
         if self.has(artifact):
             self.files.remove(path_of(artifact, MANIFEST))
         self.files.remove(path_of(artifact))
 
     def lease(self, artifact: Artifact, waits: Waits = lambda holder: None) -> AbstractContextManager[None]:
-        """Hold the lease of the process that makes an artifact; `waits` is called with another holder first."""
+        """Hold the lease for making an artifact; if another process holds it, call `waits` with its holder and wait."""
         return self.files.lease(_lease_name(artifact), waits)
 
     @contextmanager
@@ -178,11 +178,11 @@ class Store(Catalogue):
         waits: Waits = lambda holder: None,
         elsewhere: Elsewhere | None = None,
     ) -> Artifact:
-        """Make the parts that are missing or damaged, then write the manifest; wait for another process that does so.
+        """Make the parts that are missing or damaged, then write the manifest; wait if another process does so already.
 
-        Of `parts`, `total` in number, only the functions of those to be made are called. `progress` gets the indices of
-        finished parts, the number of all, and the indices of those made now; `waits` the holder of the lease if there
-        is another one. `elsewhere` has other processes make and write parts, and yields the record of each one.
+        `parts` has a function for each of `total` parts; it is called if the part has to be made. `progress` is called
+        with the indices of finished parts, the total, and the indices of parts made now, `waits` with another holder of
+        the lease. `elsewhere` takes indices, has other processes make and write these parts, and yields their records.
         """
         artifact = self.artifact(work)
         if self.intact(artifact):
@@ -265,7 +265,7 @@ class Store(Catalogue):
     def write(
         self, artifact: Artifact, index: int, part: Part, files: Mapping[str, FileStatus] | None = None
     ) -> WrittenPart:
-        """Write a part with record and rejected rows; raise `ArtifactError` if an input file has changed."""
+        """Write a part, its record and its rejected rows; raise `ArtifactError` if an input file has changed."""
         check_unchanged(files or {})
         if part.taken != part.kept + len(part.rejected):
             raise ArtifactError(
@@ -312,6 +312,6 @@ def _lease_name(artifact: Artifact) -> str:
 
 
 def _extra(names: Iterable[str], manifest: Manifest) -> list[str]:
-    """Return the parts among these files that the manifest does not know."""
+    """Return the files that look like parts but that the manifest does not list."""
     known = manifest.digests
     return [name for name in names if PART.match(name) and name not in known]

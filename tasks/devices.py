@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-MULTIPLE = 16  # rows of a batch are padded to a multiple of it: few sizes, and few repeated rows
+MULTIPLE = 16  # batches are padded to a multiple of this number: few different sizes, and few repeated rows
 
 
 def device_of() -> "torch.device":
@@ -21,9 +21,9 @@ def device_of() -> "torch.device":
 def fast_cpu_matmul(device: "torch.device", has_static_shapes: bool = True) -> Iterator[None]:
     """Compute float32 matrix products with oneDNN on CPUs where MKL, torch's choice, is slow.
 
-    MKL uses AVX-512 on Intel's CPUs only: on an AMD EPYC 9005 it reaches 93 GFLOP/s a core, oneDNN 203. The only
-    setting of torch is "oneDNN, which may round to bfloat16"; it rounds on CPUs with AMX. oneDNN compiles a product for
-    each shape and keeps a megabyte, so batches need few shapes (`pad_batch`, `System.has_static_shapes`).
+    MKL uses AVX-512 on Intel's CPUs only: on an AMD EPYC 9005 it reaches 93 GFLOP/s a core, oneDNN 203. The setting of
+    torch that selects oneDNN also permits bfloat16, which oneDNN uses on CPUs with AMX: there MKL stays. oneDNN keeps
+    a compiled kernel (1 MB) for each shape, so batches need few shapes (`pad_batch`, `System.has_static_shapes`).
     """
     import torch
 
@@ -45,5 +45,5 @@ def pad_batch(rows: list[int], size: int) -> list[int]:
 
 
 def attention_implementation(device: "torch.device") -> str | None:
-    """Return transformers' name of the fastest attention for short texts (not flash on a CPU); None: its own choice."""
+    """Return the attention for transformers: "eager" on a CPU, where it is fastest for short texts; None: default."""
     return "eager" if device.type == "cpu" else None

@@ -1,7 +1,7 @@
-"""Engines: where the parts of stages are made. The parts are the same to the byte.
+"""Engines make the parts of stages. The bytes of a part do not depend on the engine.
 
-`here` makes them in this process; `processes` of this machine and the workers of a `dask` or `ray` cluster (the one at
-PENUMBRA_ENGINE_ADDRESS, or a temporary one) make several at once. A worker writes each part that it makes.
+`here` makes the parts in this process, one after the other. `processes` starts processes on this machine; `dask` and
+`ray` use the workers of a cluster: at PENUMBRA_ENGINE_ADDRESS, or a temporary one. A worker writes the parts it makes.
 """
 
 import gc
@@ -28,9 +28,9 @@ from penumbra.artifacts.errors import PenumbraError, what_there_is, without_secr
 from penumbra.artifacts.processes import cores, end_with_parent, environment, value_set
 from penumbra.tasks.progress import prepare_log
 
-GIGABYTES_A_WORKER = 2.5  # a sentence encoder, a tagger, what they import, and a part of ActivityNet-CG
+GIGABYTES_A_WORKER = 2.5  # for a sentence encoder, a tagger, the modules they import, and a part of ActivityNet-CG
 PROCESSES_FROM = 4  # cores; on two, `here` with two threads is as fast and takes less CPU time
-OBJECTS_BETWEEN_COLLECTIONS = 100_000  # rows are many objects without cycles; Python's 700 cost 7 % of a worker's time
+OBJECTS_BETWEEN_COLLECTIONS = 100_000  # rows are many objects without cycles: Python's default, 700, costs 7 % of time
 CONNECT_SECONDS = 30
 
 
@@ -54,7 +54,7 @@ EngineName = Annotated[
 
 
 def chosen_engine(engine: Engine | None) -> Engine:
-    """Return the engine, or PENUMBRA_ENGINE's, or the default one; raise `PenumbraError` if there is none so named."""
+    """Return `engine`, PENUMBRA_ENGINE or the default; raise `PenumbraError` if the variable names no engine."""
     default = Engine.processes if local_worker_count() >= PROCESSES_FROM else Engine.here
     name = engine or os.environ.get("PENUMBRA_ENGINE") or default
     if name not in list(Engine):
@@ -68,9 +68,9 @@ def local_worker_count() -> int:
 
 
 class Pool(NamedTuple):
-    """Workers that have started; `lost` are the exceptions of a part whose worker or scheduler died.
+    """A number of started workers; `lost` are the exceptions of a task whose worker or scheduler died.
 
-    What is submitted inside `on_gpu()` gets one of the cluster's `gpus` for itself, if there are any.
+    A task that is submitted inside `on_gpu()` gets one of the cluster's `gpus` for itself, if there are any.
     """
 
     runner: TaskRunner[Any]
@@ -81,7 +81,7 @@ class Pool(NamedTuple):
 
 
 class Workers(ExitStack):
-    """The workers of a run, which start when a stage first needs them; `remote`: those of an existing cluster."""
+    """The workers of a run, started when a stage first needs them; `remote`: whether an existing cluster has them."""
 
     def __init__(self, start: Callable[[], AbstractContextManager[Pool]], remote: bool) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Workers(ExitStack):
 
     @property
     def started(self) -> bool:
-        """Whether they have started and keep what earlier stages had them load."""
+        """Whether the workers have started: they then keep the models that earlier stages loaded."""
         return "pool" in vars(self)
 
 
@@ -145,7 +145,7 @@ def _dask(number: int) -> Iterator[Pool]:
     settings: dict[str, Any] = {
         "distributed.scheduler.http.routes": [],  # pages that ask for no certificate
         "distributed.worker.http.routes": [],
-        # memory that is freed after each layer makes an encoder a third slower
+        # an encoder is a third slower if freed memory returns to the system after each layer
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
         "distributed.worker.profile.enabled": False,
     }
@@ -171,7 +171,7 @@ def _ray(number: int) -> Iterator[Pool]:
             from prefect_ray import RayTaskRunner
             from prefect_ray.context import remote_options
             from ray import exceptions as lost
-        ray._raylet.Config.initialize("")  # Prefect may have imported Ray, which then read its settings, before
+        ray._raylet.Config.initialize("")  # reads the settings again: Prefect may have imported Ray before
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         own = {"num_cpus": number, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         options = {"log_to_driver": False, "configure_logging": False, **({} if address else own)}

@@ -16,10 +16,10 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _adapt_to_forms(schema: dict[str, Any]) -> None:
-    """Move defaults into the descriptions, and turn switches into choices.
+    """Move the defaults of a JSON schema into its descriptions, and make booleans a choice of true and false.
 
-    A form of the Prefect UI posts what it shows, and switches even if nobody touched them. Without defaults it posts
-    only what a user entered, and a preset can set the rest. The form names a class without `Config`: "QDDETR".
+    A form of the Prefect UI submits the defaults that it shows, and all its switches. Without them it submits only what
+    a user entered, and a preset can set the rest. The form shows class names without `Config`: "QDDETR".
     """
     schema["title"] = schema["title"].removesuffix("Config")
     for item in schema.get("properties", {}).values():
@@ -37,20 +37,20 @@ def _adapt_to_forms(schema: dict[str, Any]) -> None:
 
 
 def _is_open_list(annotation: Any) -> bool:
-    """Return whether a type is a list of any length; `[float, float, float]` is not, nor `int | [int, …]`."""
+    """Return whether a type is a list or tuple of any length, not `tuple[float, float]` or a union of types."""
     origin = get_origin(annotation)
     return origin is list or (origin is tuple and get_args(annotation)[-1] is ...)
 
 
 class Parameters(BaseModel):
-    """Base class of a group of parameters. An unknown name is an error; a single value is also a list of one."""
+    """Base class of a group of parameters. Unknown names are errors; a list parameter also takes a single value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_adapt_to_forms)
 
     @model_validator(mode="before")
     @classmethod
     def _lists_of_one(cls, values: Any) -> Any:
-        """Take `providers=openai` as `[openai]`."""
+        """Read `providers=openai` as `providers=[openai]`."""
         if not isinstance(values, dict):
             return values
         lists = {name for name, field in cls.model_fields.items() if _is_open_list(field.annotation)}

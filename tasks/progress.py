@@ -44,9 +44,9 @@ def progress_scope(stage: str) -> Iterator[None]:
 
 
 def counting(unit: str, total: int, *, before: int = 0) -> Callable[[int], None]:
-    """Return a function that takes the number of further units done, which one bar for the stage and unit shows.
+    """Return a function that takes the number of units done since its last call and advances the bar of this unit.
 
-    Where there are no bars, a line of the log tells the number every half a minute.
+    Without bars it logs the total number every half minute; outside a stage it does nothing.
     """
     bars, stage = _BARS.get(), _STAGE.get()
     if not stage:
@@ -73,7 +73,7 @@ def _logged(line: str, done: int) -> Callable[[int], None]:
 
 
 def logger() -> "logging.Logger | logging.LoggerAdapter[Any]":
-    """Return the log of this flow or task run, which the Prefect UI shows; outside of a run an ordinary log."""
+    """Return the logger of this flow or task run, which the Prefect UI shows; outside a run the logger `penumbra`."""
     from prefect import get_run_logger
     from prefect.exceptions import MissingContextError
 
@@ -104,7 +104,7 @@ def _without_controls(record: logging.LogRecord) -> bool:
 
 
 def prepare_log() -> None:
-    """Make the log's lines safe for a terminal, and show each line once, without needless traceback."""
+    """Make log lines safe for a terminal, show each error once, and show no traceback of a `PenumbraError`."""
     from prefect.logging.configuration import setup_logging
 
     setup_logging()  # as the flow would, so that the handlers exist
@@ -130,7 +130,7 @@ def console_handlers() -> "list[PrefectConsoleHandler]":
 
 @contextmanager
 def warnings_only() -> Iterator[None]:
-    """Log only warnings, and show no progress bars of loaded weights."""
+    """Log only warnings inside, and hide the progress bars with which transformers loads weights."""
     from transformers.utils import logging as transformers_logging
 
     had_bars, before = transformers_logging.is_progress_bar_enabled(), logging.root.manager.disable

@@ -1,4 +1,4 @@
-"""Stages, and the two ways to run a flow: to make its stages where they are missing, or to plan them.
+"""Stages of the DAG. A flow makes its stages, except those that exist already, or only plans them.
 
 A flow calls functions such as `fill(annotations, tags, …)`. Each passes a `Stage` to `run`, which returns a reference
 to the stage's artifact. Inside `planning()` nothing is made: `run` computes the key and looks for the artifact.
@@ -36,13 +36,13 @@ from penumbra.tasks.progress import counting, prepare_log, progress_scope
 from penumbra.tasks.progress import logger as logger  # noqa: PLC0414
 
 REPORT_EVERY = 10.0  # seconds between two lines about progress
-FEW_ROWS = 4096  # the run makes a stage of so few rows before workers have started
-TASKS_A_WORKER = 4  # at least, if there are enough parts: a task costs Prefect as much time as some parts take
-TASKS_A_DEVICE = 1  # Ray ends a worker after a task on a GPU to free its memory; the next one loads the model again
+FEW_ROWS = 4096  # the run itself makes a stage of at most so many rows, faster than workers start
+TASKS_A_WORKER = 4  # at least, with enough parts; parts share tasks, as Prefect spends as long on a task as some parts
+TASKS_A_DEVICE = 1  # Ray ends a worker after a task on a GPU to free the memory; a new worker loads the model again
 PARTS_A_TASK = 8  # at most: the run receives the parts of a task together
 IS_THERE, TO_MAKE = "exists", "would be made"
 FAILS_FIRST = "first: "  # prefix of the reason why a planned stage cannot be made
-NO_TEMPLATE = str.maketrans("{}", "()")  # Prefect would fill braces in the name of a task run
+NO_TEMPLATE = str.maketrans("{}", "()")  # in the name of a task run, Prefect takes braces for placeholders
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,20 +53,20 @@ class NotYetError(PenumbraError):
 
 
 def _manifest(artifact: Artifact) -> Manifest:
-    return Store(artifact.root).manifest(artifact)  # may be of another store than the one in which stages are made
+    return Store(artifact.root).manifest(artifact)  # an input may lie in another store than new artifacts
 
 
 @dataclass(frozen=True)
 class Stage(ABC):
     """A stage of the DAG. A subclass is a frozen dataclass.
 
-    Fields that are artifacts are its parents; fields that are parameter groups are its parameters. What the parts
-    share is a `cached_property` of the subclass: it is computed at first use, once in each process.
+    Fields that are artifacts are its parents; fields that are parameter groups are its parameters. Data that all parts
+    share are a `cached_property` of the subclass: they are computed at first use, once in each process.
     """
 
     name: ClassVar[str]  # of the table in `artifacts.schemas`
     version: ClassVar[int]  # increased by each change of what the stage computes
-    unit: ClassVar[str] = "query"  # of `taken` and `kept`
+    unit: ClassVar[str] = "query"  # what `taken` and `kept` count
     may_be_empty: ClassVar[bool] = False  # whether a flow continues if the stage rejects everything
 
     @property
@@ -74,7 +74,7 @@ class Stage(ABC):
         return self.name
 
     def _of_type(self, kind: type[T]) -> list[T]:
-        """Return the values of the fields, and of tuples in them, that are of this type."""
+        """Return the fields of this type, and the members of this type of fields that are tuples."""
         values = [getattr(self, item.name) for item in fields(self)]
         each = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
         return [one for one in each if isinstance(one, kind)]
@@ -100,17 +100,17 @@ class Stage(ABC):
 
     @cached_property
     def pieces(self) -> Sequence[Any]:
-        """The input of each part, nothing if `parts` finds it; by default the number of a part of the first parent."""
+        """The arguments of `part`, by default the indices of the first parent's parts; () if `parts` is overridden."""
         return range(len(_manifest(self.parents[0]).parts))
 
     @property
     def by_workers(self) -> bool:
-        """Whether workers make the parts; by default if there are enough rows that starting them pays."""
+        """Whether workers make the parts; by default if the first parent has more than `FEW_ROWS` rows."""
         return _manifest(self.parents[0]).rows > FEW_ROWS if self.parents else False
 
     @property
     def on_device(self) -> bool:
-        """Whether a part takes a GPU or all cores of a host; of workers only those of an existing cluster make it."""
+        """Whether a part takes a GPU or all cores of a host: then the run or an existing cluster makes the parts."""
         return False
 
     @abstractmethod
@@ -196,9 +196,9 @@ def is_planned() -> bool:
 
 
 def run(stage: Stage) -> Artifact:
-    """Return the artifact of a stage: made now if it is missing or damaged, or planned.
+    """Return the artifact of a stage; make it if it is missing or damaged, or add it to the plan inside `planning()`.
 
-    In a flow run, the stage is a task run; outside, a plain call of functions, without a server and without reports.
+    In a flow run, the stage is a task run; outside, it is a plain function call, without a server and reports.
     """
     plan = _PLAN.get(None)
     if plan is not None:
@@ -209,7 +209,7 @@ def run(stage: Stage) -> Artifact:
 
 
 def side_effect_task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make a function a task without an artifact, such as a report; without a flow run, as in a plan, it gives None."""
+    """Make a function a task without an artifact, such as a report; in a plan or outside a run it returns None."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         run_as_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE)(function)
@@ -247,7 +247,7 @@ def make(stage: Stage) -> Artifact:
     if FlowRunContext.get() and has_pages():
         publish_stage(store, artifact, manifest)
     for it in () if manifest.kept or stage.may_be_empty else (manifest, *map(store.manifest, manifest.parents)):
-        if it.taken and not it.kept:  # the stage, or one that it reads, rejected everything
+        if it.taken and not it.kept:  # the stage or one of its parents rejected everything
             reason, times = max(it.rejected.items(), key=lambda pair: pair[1], default=("no reason", 0))
             raise PenumbraError(
                 f"{stage.name}: nothing is left of {counted(it.taken, it.unit)}; most often ({times:,} ×): {reason}; "
@@ -257,7 +257,7 @@ def make(stage: Stage) -> Artifact:
 
 
 def build(stage: Stage) -> Artifact:
-    """Return the artifact of a stage, made now if it is missing. It needs no Prefect."""
+    """Make a stage if it is missing or damaged, without Prefect, and return its artifact."""
     started = last = monotonic()
     finished = 0
 
@@ -267,7 +267,7 @@ def build(stage: Stage) -> Artifact:
         now, finished = monotonic(), len(done)
         if made and finished < total and now - last >= REPORT_EVERY:
             rows = _rows_of_parts(stage, total)
-            if made_rows := sum(rows[index] for index in made):  # empty parts, as those of other splits, say nothing
+            if made_rows := sum(rows[index] for index in made):  # parts without rows give no estimate
                 last, left = now, (now - started) / made_rows * (sum(rows) - sum(rows[index] for index in done))
                 logger().info("%s: part %d of %d, about %.0f s left", stage.name, finished, total, left)
 
@@ -286,13 +286,13 @@ def build(stage: Stage) -> Artifact:
 
 
 def _rows_of_parts(stage: Stage, total: int) -> list[int]:
-    """Return about how much work each part is: the rows of the smallest input; 1 if no input has as many parts."""
+    """Estimate the work of each part by the rows of its smallest input; 1 if no input has as many parts."""
     inputs = [manifest.parts for manifest in map(_manifest, stage.parents) if len(manifest.parts) == total]
     return [min((parts[index].rows for parts in inputs), default=1) for index in range(total)]
 
 
 def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[WrittenPart]:
-    """Have workers make parts, and yield the record of each, in a flow run. They are not started for a single part."""
+    """Have workers make parts in a flow run, and yield the record of each; for a single part no worker is started."""
     if not FlowRunContext.get() or (len(missing) == 1 and not running.started):
         return
     pool = running.pool
@@ -316,8 +316,8 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Wri
             yield from future.result()
     except lost:
         raise PenumbraError(
-            f"{stage.name}: a worker was killed, or had too little memory, or its scheduler has gone: the same command "
-            "resumes with the parts that are left; PENUMBRA_ENGINE=here makes one after the other"
+            f"{stage.name}: a worker was killed, or had too little memory, or its scheduler ended: the same command "
+            "resumes with the parts that are left; PENUMBRA_ENGINE=here makes one part at a time"
         ) from None
 
 
@@ -325,18 +325,18 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Wri
 def make_parts(stage: Stage, host: str, pieces: dict[int, Any]) -> list[WrittenPart]:
     """Make some parts of a stage in the process of a worker, and return their records."""
     if host != platform.node():
-        stage.work.files.clear()  # another host has its own copies, whose times differ
+        stage.work.files.clear()  # another host has its own copies of the input files, with other times
     return [_make_part(stage, index, piece) for index, piece in pieces.items()]
 
 
 _CURRENT: dict[Artifact, Stage] = {}  # the stage that this worker makes
-_LOCK = threading.Lock()  # a cluster's worker may have several threads, and what parts share is for one of them
+_LOCK = threading.Lock()  # a cluster's worker may have several threads; the data that parts share is for one thread
 
 
 def _make_part(stage: Stage, index: int, piece: Any) -> WrittenPart:
-    """Make a part unless it exists: an engine asks again if a worker died before it could answer.
+    """Make a part unless it exists: an engine repeats a task whose worker died before it returned.
 
-    All parts that a worker makes of a stage share one object. This is not inlined in the task, which travels by value.
+    All parts of a stage share one `Stage` in a worker. Tasks are pickled by value, so this code is outside the task.
     """
     with _LOCK, progress_scope(stage.label):
         artifact = stage.artifact
@@ -363,7 +363,7 @@ def read_part(index: int, *artifacts: Artifact) -> tuple[pa.Table, ...]:
 
 
 def require_made(artifact: Artifact) -> Artifact:
-    """Return the artifact, whose rows a key depends on; raise `NotYetError` in a plan if it does not exist."""
+    """Return an artifact whose rows a key depends on; raise `NotYetError` in a plan if it does not exist."""
     if is_planned() and not Store().has(artifact):
         raise NotYetError(f"after {artifact.stage}")
     return artifact

@@ -47,7 +47,7 @@ def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytes
 def test_an_unwritable_root_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     for root in (tmp_path / "file", tmp_path / ("x" * 300)):
-        with pytest.raises(ArtifactError, match=r"can't be written: .*PENUMBRA_ARTIFACTS names another folder"):
+        with pytest.raises(ArtifactError, match=r"can't be written: .*set PENUMBRA_ARTIFACTS to another folder"):
             Files(str(root)).write("a/b", b"new")
 
 
