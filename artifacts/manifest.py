@@ -165,7 +165,7 @@ class Work:
 class Part:
     """One part of an artifact: its rows, the rejected rows, and the numbers of units taken and kept.
 
-    `cost_usd` is the cost of the part, None if the stage is free of cost. `files` are the SHA-256, by name, of files that
+    `cost_usd` is the cost of the part, None if a part can't cost money. `files` are the SHA-256, by name, of files that
     it wrote outside the store. `measured` are numbers such as times; the manifest has their sums over the parts.
     """
 

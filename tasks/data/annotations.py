@@ -1,7 +1,7 @@
 """Stage `annotations`: the files of a data set become one table; a row that can't be used is rejected with its reason.
 
 A file that is no data set stops the run. All queries of a video are in the same part, so later stages can compare them
-without reading other parts. `penumbra.tasks.data.rows` has the rules.
+without reading other parts. `penumbra.tasks.data.rows` defines which rows can be used.
 """
 
 from collections import Counter
@@ -19,11 +19,11 @@ from penumbra.tasks.stage import Stage, run
 
 STAGE = "annotations"
 ROWS_A_PART = 1024
-TRAINING = ("train",)  # the splits whose queries get negatives to learn from
+TRAINING = ("train",)  # the splits whose queries get negatives for training
 
 
 def splits_parameter(splits: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return splits as a stage's parameter; nothing if it is the training split alone."""
+    """Return splits as a parameter of a stage; no parameter for the default, the training split alone."""
     return {} if splits == TRAINING else {"splits": list(splits)}
 
 
@@ -33,7 +33,7 @@ class Annotations(Stage):
 
     name = STAGE
     version = 2
-    pieces = ()  # the files are streamed
+    pieces = ()  # `parts` streams the files
 
     source: Dataset
     rows_a_part: int = ROWS_A_PART
@@ -79,7 +79,7 @@ class Annotations(Stage):
 
 
 class SplitsStage(Stage):
-    """A stage about the queries of some splits, which are a parameter unless they are the training split alone."""
+    """A stage that reads the queries of `splits`, which is a parameter unless it is the training split alone."""
 
     splits: tuple[str, ...]
 

@@ -26,7 +26,7 @@ LONGEST_NUMBER = 300  # digits
 SHOWN = 80  # characters of a line in a message
 CHECKED_BYTES = 20_000_000  # larger files are not checked before a run
 EXPECTED = (
-    'a JSON line a query, as {"qid": 1, "query": "a person opens the door.", "vid": "AO8RW", "duration": 33.7, '
+    'one line of JSON a query, as {"qid": 1, "query": "a person opens the door.", "vid": "AO8RW", "duration": 33.7, '
     '"relevant_windows": [[0.0, 6.9]]}'
 )
 CG_KEYS = {"sentences", "timestamps", "duration"}
@@ -46,7 +46,7 @@ class DatasetError(PenumbraError):
 
 
 class Dataset(Parameters):
-    """Which data set to read."""
+    """The data set to read."""
 
     name: str = Field(
         description="Name of the data set: the first folder below the artifacts' root.",
@@ -75,7 +75,7 @@ class Dataset(Parameters):
         """Return the folder of the files; for `scenes` the shipped one, unless the user has files of that name."""
         if self.folder:
             return Path(self.folder).expanduser()
-        own = data_folder() / self.name  # of `scenes` it may hold only videos
+        own = data_folder() / self.name  # for `scenes` this folder may hold only videos
         return SHIPPED if self.name == "scenes" and not any(own.glob("*.json*")) else own
 
     def split_files(self) -> dict[str, Path]:
@@ -84,9 +84,9 @@ class Dataset(Parameters):
         fetch = f"run `penumbra fetch {self.name}` or " if self.name in PUBLIC else ""
         if not folder.is_dir():
             known = sorted({"scenes", *PUBLIC, *(path.name for path in data_folder().glob("*/"))})
-            remedy = "name the one that holds its files with dataset.folder"
+            remedy = "set dataset.folder to the folder that holds its files"
             if not self.folder:
-                made = f"make it of a table with `penumbra init {self.name} --from FILE`, or set PENUMBRA_DATA; "
+                made = f"make it from a table with `penumbra init {self.name} --from FILE`, or set PENUMBRA_DATA; "
                 remedy = f"{fetch}set PENUMBRA_DATA" if fetch else made + what_there_is(self.name, known)
             raise MissingError(f"no folder {folder} for data set {self.name}: {remedy}")
         names = self.files or _usual_files(folder)
@@ -104,7 +104,7 @@ class Dataset(Parameters):
         return paths
 
     def check(self) -> None:
-        """Raise `MissingError` if a file is missing, `DatasetError` if a file of moderate size is no data set."""
+        """Raise `MissingError` if a file is missing, `DatasetError` if one below `CHECKED_BYTES` is no data set."""
         for split, path in self.split_files().items():
             if path.stat().st_size < CHECKED_BYTES:
                 next(read_rows(path, split))
@@ -172,7 +172,7 @@ def read_rows(path: Path, split: str) -> Iterator[RawRow]:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that also knows its members in order, so that repeated keys are seen."""
+    """A JSON object that keeps all its members in order, so that repeated keys are found."""
 
     def __init__(self, members: list[tuple[str, Any]]) -> None:
         super().__init__(members)
@@ -233,7 +233,7 @@ def _novel_labels(labels: Any) -> list[dict[str, Any]]:
 
 
 def _json_lines_rows(path: Path) -> Iterator[RawRow]:
-    """Yield the rows of Moment-DETR and SHINE, grouped by video; memory holds only their positions in the file."""
+    """Yield the rows of JSON lines (Moment-DETR, SHINE), grouped by video; memory holds only their positions."""
     videos: dict[str, array[int]] = {}  # offset and line number of each row
     labelled = False
     with path.open("rb") as stream:
@@ -268,7 +268,7 @@ def _json_lines_rows(path: Path) -> Iterator[RawRow]:
 
 
 def json_object(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line of JSON; None if it is not one."""
+    """Return the JSON object in a line; None if the line holds no object."""
     try:
         row = json.loads(line.decode("utf-8-sig"), parse_int=whole_number)
     except (json.JSONDecodeError, RecursionError):
@@ -277,7 +277,7 @@ def json_object(line: bytes) -> dict[str, Any] | None:
 
 
 def whole_number(digits: str) -> float:
-    """Convert digits to a number; integers of any length are valid JSON."""
+    """Convert digits to an integer, or to infinity if there are too many: JSON allows integers of any length."""
     return int(digits) if len(digits) < LONGEST_NUMBER else math.inf
 
 

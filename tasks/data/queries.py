@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 SALIENCY = ("relevant_clip_ids", "saliency_scores")  # of QVHighlights, copied unchanged
 WRITTEN = {*CG_FILES.values(), "train.jsonl", "val.jsonl", "test.jsonl"}
-LONE_SURROGATES = "backslashreplace"  # half of a surrogate pair is written as JSON escapes it; its row is rejected
+LONE_SURROGATES = "backslashreplace"  # a lone surrogate is written as its JSON escape; `annotations` rejects its row
 UNKNOWN_DURATION = 1.0  # seconds of a video whose length is unknown; negatives do not depend on it
 Label = Mapping[str, Sequence[Any]]  # what is novel in a query, as in the Compositional-Temporal-Grounding files
 
 
 @dataclass
 class OwnQuery:
-    """A query of a user's table, with its first row's `place`, `changes` of its text, and `merged` rows.
+    """A query of a user's table: `place` of its first row, `changes` of its text, and places of the `merged` rows.
 
-    `split` is None where the table names none that is known.
+    `split` is None if the table names no known split.
     """
 
     qid: str
@@ -50,7 +50,7 @@ class OwnQuery:
 
 
 def queries_of(table: OwnTable, columns: Mapping[str, str]) -> list[OwnQuery]:
-    """Return the queries of a table; rows with the same query, video and id are its windows. Raise `DatasetError`."""
+    """Return the queries of a table; rows with the same query, video, id and split are the windows of one query."""
     queries: dict[tuple[str | None, ...], OwnQuery] = {}
     vids = {str(vid) for vid in table.cells(columns["video"])}
     names = {vid: vid.replace("\\", "/").rsplit("/", 1)[-1] for vid in vids}  # of paths such as `videos/a.mp4`
@@ -108,7 +108,7 @@ def in_order(vids: Iterable[str], seed: int) -> list[str]:
 
 
 def split_by_video(queries: Sequence[OwnQuery], test: float, seed: int) -> None:
-    """Put this share of the videos into the test split, and the others into the training split."""
+    """Put a share `test` of the videos into the test split, and the others into the training split."""
     vids = in_order((query.vid for query in queries), seed)
     held = set(vids[: share_of(len(vids), test)])
     for query in queries:
@@ -123,7 +123,7 @@ def share_of(videos: int, test: float) -> int:
 
 
 def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label] | None, force: bool) -> Dataset:
-    """Write the folder of a data set: JSON lines, or CG files if there are labels; raise `DatasetError` if not free."""
+    """Write a data set as JSON lines, as CG files if there are labels; raise `DatasetError` if its folder is in use."""
     dataset = Dataset(name=name)
     folder = data_folder() / dataset.name
     splits = _by_split(queries)
@@ -178,8 +178,8 @@ def _json_lines(queries: Iterable[OwnQuery]) -> bytes:
 def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict[str, str]:
     """Write one file for each split into the folder; return their names by split, as in `Dataset.files`.
 
-    Sentences are training queries of a video each. A data frame has a column `query` and maybe `qid`, `vid`, `split`,
-    `duration` and `windows`. Raises `DatasetError` if there is no training query or no column `query`.
+    Each sentence is a training query with a video of its own. A data frame has a column `query` and optionally `qid`,
+    `vid`, `split`, `duration`, `windows`. Raises `DatasetError` if there is no training query or no column `query`.
     """
     if isinstance(queries, str) or not isinstance(queries, Iterable):
         raise DatasetError("give a list of sentences: ['a person opens the door.', …]")

@@ -1,7 +1,7 @@
 """Confidence intervals by resampling videos: the queries of a video are similar, so they are drawn together.
 
 A clustered bootstrap (Efron, 1979; Davison & Hinkley, 1997, section 3.8): as many videos as there are, drawn with
-replacement. A resample is a row of counts (how often each video is drawn), so its sums are a product of two matrices.
+replacement. A resample is a row of counts (how often each video is drawn), so one matrix product gives all sums.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class Resamples:
             yield block
 
     def sums(self, videos: Ids, columns: Floats) -> tuple[Floats, Floats]:
-        """Return the sums (columns) of `columns` (rows, columns), and of each resample of `videos` (rows)."""
+        """Return the sums (columns) of `columns` (rows, columns), and those of each resample (resamples, columns)."""
         by_video = np.zeros((self.videos, columns.shape[1]))
         np.add.at(by_video, videos, columns)
         blocks = [block @ by_video for block in self.weights()]

@@ -18,7 +18,7 @@ from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
 TRAINING = "train"
 MAX_WORDS, MAX_LENGTH = 256, 10_000  # of a query; characters
 MAX_ACCENTS = 30  # on a letter (Unicode's annex 15, stream-safe text)
-LONGEST_WORD = 200  # characters; spaCy takes 25 s for one of 10,000 signs
+LONGEST_WORD = 200  # characters; spaCy takes 25 s for a word of 10,000
 MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
 FEWEST_VIDEOS = 20  # of a split that gets intervals: resampling fewer gives intervals that are far too narrow
 LARGEST = 1e9  # seconds or clips; no video is longer
@@ -28,7 +28,7 @@ CheckedRow = tuple[RawRow, dict[str, Any], str, list[str]]  # row of the file, r
 
 
 def composed(text: str) -> str:
-    """Return a text in NFC, unless it is too long or has too many accents on a letter: n of them take n² steps."""
+    """Return a text in NFC, unless it is too long or has too many accents on a letter: n accents take n² steps."""
     if text.isascii() or len(text) > MAX_LENGTH:
         return text
     accents = (sum(1 for _ in run) for is_accent, run in groupby(text, lambda c: combining(c) > 0) if is_accent)
@@ -147,7 +147,7 @@ def _is_number(value: Any) -> bool:
 
 
 def training_queries(dataset: Dataset, most: int | None = None) -> int:
-    """Return how many training queries of a data set can be used; count no further than to `most`."""
+    """Return the number of usable training queries of a data set; stop counting at `most`."""
     path, seen = dataset.split_files().get(TRAINING), set[str]()
     rows = read_rows(path, TRAINING) if path else ()
     return sum(1 for _ in islice((raw for raw in rows if not clean_row(raw, TRAINING, seen)[1]), most))
@@ -191,7 +191,7 @@ class CheckedDataset:
 
 
 def check(dataset: Dataset) -> CheckedDataset:
-    """Read the files of a data set as the stage does; raise `DatasetError` if they are no data set."""
+    """Read the files of a data set as stage `annotations` does; raise `DatasetError` if they are no data set."""
     checked, seen = CheckedDataset(), set[str]()
     for name, path in dataset.split_files().items():
         split = Split(name, path.name)
@@ -216,7 +216,7 @@ def check(dataset: Dataset) -> CheckedDataset:
         if training and split is not training:
             if len(split.durations) < FEWEST_VIDEOS:
                 few = counted(len(split.durations), "video")
-                checked.notes.append(f"{split.name} has {few}: from {FEWEST_VIDEOS} on `compare` gives intervals")
+                checked.notes.append(f"{split.name} has {few}: `compare` gives intervals only from {FEWEST_VIDEOS} on")
             if videos := split.durations.keys() & training.durations.keys():
                 names = truncated(", ".join(sorted(videos)), MAX_EXAMPLE)
                 checked.notes.append(f"also in train: {counted(len(videos), 'video')} of {split.name}: {names}")

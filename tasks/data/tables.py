@@ -26,7 +26,7 @@ KINDS = ".csv, .tsv, .jsonl or .parquet"
 
 
 class Unreadable(NamedTuple):
-    """A line of a file that holds no row: why, and what helps to find the fault."""
+    """A line of a file that holds no row: the reason, and a hint that helps to find the fault."""
 
     reason: str
     hint: str
@@ -88,7 +88,7 @@ def _delimited(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
         try:
             header = [name.strip() for name in next(reader, [])]
             if len(header) > MOST_COLUMNS:
-                raise ValueError(f"line 1 names {len(header):,} columns, and {MOST_COLUMNS:,} are the most")
+                raise ValueError(f"line 1 names {len(header):,} columns, more than {MOST_COLUMNS:,}")
             if len(set(header)) < len(header):
                 raise ValueError("line 1 names a column twice")
             for fields in reader:
@@ -140,7 +140,7 @@ READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row | Unreadable]]]] = {
     **dict.fromkeys((".jsonl", ".ndjson"), _json_lines),
     ".parquet": lambda path: enumerate(parquet_rows(path), 1),
 }
-LOOKED_AT = 500  # cells of a column
+LOOKED_AT = 500  # cells of a column that are tested
 MIN_SHARE = 0.5  # of the cells must fit the role of a column
 NAMES = {  # usual names of a column, the likelier first
     role: tuple(names.split())

@@ -22,7 +22,7 @@ from penumbra.tasks.text.tags import SUBJECT_ARCS
 
 STAGE = "dictionary"
 SUBJECT = "subject"  # the class under which a dictionary offers the nouns that may fill a subject's slot
-RAREST = 5_000  # a noun with a smaller share of the subjects is no subject, but mostly a typing error
+RAREST = 5_000  # a noun with less than one in so many subjects is no subject: most of these are typing errors
 COLUMNS = ["primitive", "tag", "text", "lemma"]
 # The measure "template kept" needs one token of this form for each slot; other words are never offered.
 OFFERED = re.compile(r"[a-z']*[a-z][a-z']*\Z")
@@ -54,7 +54,7 @@ def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
             entry = row["primitive"], row["tag"], row["text"].lower(), row["lemma"]
             counts[entry] += row["count_all"]
             subjects[entry] += row["is_subject_sum"]
-    others = Counter[str]()  # occurrences of each word that are of another class
+    others = Counter[str]()  # occurrences of each word that are not nouns
     for (primitive, _, word, _), count in counts.items():
         others[word] += count if primitive != "noun" else 0
     total, rows = subjects.total(), list[dict[str, object]]()
@@ -77,7 +77,7 @@ def _subjects_of_verbs(queries: pa.ListArray) -> pa.Array:
 
 
 class Offer(NamedTuple):
-    """The words for slots of one class and tag, sorted, with the index of each, and how often all of them occur."""
+    """The sorted words for slots of one class and tag, the index of each (`places`), and how often all of them occur."""
 
     words: list[str]
     places: dict[str, int]
@@ -85,7 +85,7 @@ class Offer(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The words on offer for a slot: their class and tag, and the indices of those that it must not take."""
+    """The words on offer for a slot: class and tag (`key`), and the indices (`own`) of words that it must not take."""
 
     key: tuple[str, str]
     offer: Offer
@@ -98,7 +98,7 @@ class Choice(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The words that the slot may take; a copy takes microseconds, however many there are."""
+        """The words that the slot may take, as a new list; copying all words on offer takes microseconds."""
         words = list(self.offer.words)
         for place in reversed(self.own):
             del words[place]
@@ -137,10 +137,10 @@ class Dictionary:
         return self.offers.get((primitive, tag), Offer([], {}, 0))
 
     def choice(self, primitive: str, tag: str, word: str, lemma: str, is_subject: bool = False) -> Choice:
-        """Return what a slot is offered; it must not take its own word and inflections of it.
+        """Return the words on offer for a slot: all but its own word and the inflections of it.
 
-        The tag is its own, or the nearest if that has no other word (it is rare, or an error of the tagger). A
-        subject's slot is offered subjects, if the dictionary has any.
+        The words have the slot's tag, or the nearest one if there are no others with its tag (a rare tag, or an error
+        of the tagger). A subject's slot is offered subjects, if the dictionary has any.
         """
         key = (primitive, tag, word.lower(), lemma, is_subject)
         if key not in self._choices:

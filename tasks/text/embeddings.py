@@ -1,4 +1,4 @@
-"""Stage `embeddings`: a SentenceBERT vector for each distinct training query of a part, or query of other splits.
+"""Stage `embeddings`: a SentenceBERT vector for each distinct query of a part in `splits` (default: training split).
 
 Two later stages compare queries by these vectors (`negatives`, `in_video_negatives`). The texts of a part are always
 encoded in the same batches, so a resumed run gives the same bytes.
@@ -34,7 +34,7 @@ Vectors = NDArray[np.float32]
 
 
 class Encoding(Parameters):
-    """Which sentence encoder measures the similarity of texts."""
+    """The sentence encoder that measures the similarity of texts."""
 
     sentence_model: str = Field(
         "all-MiniLM-L6-v2",
@@ -72,7 +72,7 @@ def _commit(model: str) -> str:
         logger().info("asking the hub for %s, which may take minutes where it cannot be reached%s", model, remedy)
     log = logging.getLogger("huggingface_hub")
     level = log.level
-    log.setLevel(logging.ERROR)  # it warns twice of each attempt
+    log.setLevel(logging.ERROR)  # the hub's client warns twice of each attempt
     try:
         return Path(hf_hub_download(model, "config.json")).parent.name  # …/snapshots/COMMIT/config.json
     except (OSError, ValueError):
@@ -124,7 +124,7 @@ def encode(texts: Sequence[str], encoding: Encoding) -> Vectors:
 
 
 def cosine(one: Vectors, other: Vectors) -> float:
-    """Return the cosine of two unit vectors, rounded: the last bits depend on the machine and must not decide."""
+    """Return the cosine of two unit vectors, rounded to four digits because the last bits differ between machines."""
     return round(float(np.dot(one, other)), 4)
 
 

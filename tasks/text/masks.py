@@ -1,7 +1,7 @@
 """Stage `masks`: each query of some splits with more and more primitives masked (SHINE, section 3.2 and Fig. 3).
 
-Primitives are ordered by class, in the paper verbs first, then from left to right, the subject last, if at all. Level
-k masks the first words of that order, so each level contains the previous one.
+Primitives are ordered by class (in the paper, verbs first) and then from left to right; the subject comes last, or is
+left out. Level k masks the first words of that order, so each level contains the previous one.
 """
 
 import math
@@ -47,7 +47,7 @@ class Masking(Parameters):
 
 
 def slot_counts(primitives: int, ratios: tuple[float, float, float]) -> tuple[int, int, int]:
-    """Return how many of `primitives` words each level masks, derived from the authors' release: 7 give 2, 4, 6."""
+    """Return how many of `primitives` words each level masks, as in the authors' release: 2, 4 and 6 of 7."""
     tiny = 1e-9  # 0.3 * 10 is 3.0000000000000004, which must not become 4
     first = max(1, math.ceil(ratios[0] * primitives - 0.5 - tiny))
     second, third = (math.ceil(ratio * primitives - tiny) for ratio in ratios[1:])
@@ -58,7 +58,7 @@ def masking_order(tokens: list[dict[str, Any]], primitives: Sequence[str] = VERB
     """Return the indices of the tokens to mask, in order; `primitives` are the classes that may be masked, in order.
 
     The subject is left out unless fewer than three primitives remain without it. If a pronoun is the grammatical
-    subject ("person they drink a glass of water."), the noun that it refers to is one more primitive, the last one, as
+    subject ("person they drink a glass of water."), the noun that it refers to is a primitive, too, and comes last, as
     in the authors' release.
     """
     maskable = [i for i, token in enumerate(tokens) if token["primitive"] in primitives]
@@ -76,7 +76,7 @@ def render(tokens: list[dict[str, Any]], words: dict[int, str]) -> str:
 
 
 def mask_query(tokens: list[dict[str, Any]], masking: Masking) -> list[dict[str, Any]]:
-    """Return the three levels of a query, without its qid; nothing if it has no primitive that may be masked."""
+    """Return a row of `masks`, without qid, for each level of a query; no rows if no primitive may be masked."""
     order, levels = masking_order(tokens, masking.primitives or VERBS_FIRST), []
     counts = slot_counts(len(order), masking.ratios)
     for level, (ratio, count) in enumerate(zip(masking.ratios, counts, strict=True), 1):

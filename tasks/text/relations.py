@@ -32,7 +32,7 @@ CLASSES = {
 }
 NEIGHBOURS = 5  # similar words whose counts are shared
 BLOCK = 1024  # words that are compared with all others at once
-SHARE = 0.5  # of its count that a word of similarity 1 adds
+SHARE = 0.5  # share of its count that a word adds to a word of similarity 1
 
 
 class Edge(NamedTuple):
@@ -91,7 +91,7 @@ def caption_relations() -> Iterator[Relation]:
 
 
 def smoothed(seen: Counter[Relation]) -> dict[Relation, float]:
-    """Return the counts of relations, of which a similar word has a share: those that are above 0."""
+    """Return the smoothed counts above 0 of relations: each word adds a share of its counts to similar words."""
     counts: dict[Relation, float] = defaultdict(float, seen)
     for place in (Relation._fields.index("dependent"), Relation._fields.index("head")):
         near = _neighbours(seen, place)

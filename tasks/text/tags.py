@@ -93,9 +93,9 @@ def primitive_of(token: "Token") -> str | None:
 def subjects_of(doc: "Doc") -> set[int]:
     """Return the indices of the nouns that are subjects.
 
-    These are the nouns with a nominal-subject arc. Without one ("person opening a door.", "person they sit down.") it
-    is the first noun before the first verb. If another noun repeats the first one ("person a guy is sitting."), it
-    is the first one alone.
+    Subjects are the nouns with a nominal-subject arc. Without such an arc ("person opening a door.", "person they sit
+    down.") the subject is the first noun before the first verb. If another noun repeats the first one ("person a guy
+    is sitting."), only the first one is a subject.
     """
     nouns = [t for t in doc if t.pos_ in ("NOUN", "PROPN")]
     first_verb = next((t.i for t in doc if t.pos_ in ("VERB", "AUX")), len(doc))

@@ -1,7 +1,7 @@
-"""Stage `visual_dynamic_queries`: a query's noun chunks (static), and the rest of it (dynamic) (VDI, 3.2).
+"""Stage `visual_dynamic_queries`: a static query, the noun chunks, and a dynamic query, the rest (VDI, section 3.2).
 
-CLIP has no mask token, so words are removed, and punctuation too. A query without noun chunks, or of nothing else, is
-not split: both of its queries are the whole query, which training leaves out of VDI's two losses.
+CLIP has no mask token, so the other words and punctuation are removed. A query without noun chunks, or with nothing
+else, is not split: its static and dynamic query are the whole query, and training leaves it out of VDI's two losses.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
-"""The part of WordNet 3.0 that ships: inflected forms of common words, what they entail, what verbs take, and terms.
+"""The shipped part of WordNet 3.0: inflected forms of common words, entailment, valence of verbs, and two-word terms.
 
 WordNet (Fellbaum, 1998; licence in `wordnet-licence.txt`) lists the senses of each word, the most frequent ones first,
-and links them. `entailments.txt` adds what it lacks. `workshop/wordnet.py` makes `wordnet.txt.gz` and `terms.txt.gz`.
+and links them. `entailments.txt` adds pairs of words. `workshop/wordnet.py` makes `wordnet.txt.gz` and `terms.txt.gz`.
 """
 
 import gzip
@@ -19,16 +19,16 @@ FILE, TERMS = (Path(__file__).with_name(name) for name in ("wordnet.txt.gz", "te
 ENTAILMENTS = Path(__file__).with_name("entailments.txt")
 WORD_LISTS = Path(__file__).with_name("word_lists.txt")
 PARTS = {"noun": "n", "verb": "v", "adjective": "a", "adverb": "r"}
-ENDINGS = {  # of forms, and what their lemma has instead
+ENDINGS = {  # ending of a form : ending of its lemma
     "n": "ies:y es: s: men:man",
     "v": "ies:y es: s: ied:y d: ed: ying:ie ing:e ing:",
     "a": "ier:y iest:y r: st: er: est:",
 }
 DEGREES = ("er", "est")
-LEAST = 0.25  # share of a word's occurrences from which a sense of it is a common one
-LEAST_VALENCE = 0.1  # share from which its valence is one of the word ("eat" rarely stands alone, but does)
-UNCOUNTED = 3  # senses that are common if the tagged texts of WordNet do not have the word
-VERB_LEVELS = 2  # hypernyms of a verb that may take its place; the next ones say little ("move", "act")
+LEAST = 0.25  # a sense is common if it has at least this share of the word's occurrences
+LEAST_VALENCE = 0.1  # a verb has the valence of a sense with at least this share ("eat" without an object is rare)
+UNCOUNTED = 3  # so many first senses are common if the tagged texts of WordNet do not have the word
+VERB_LEVELS = 2  # levels of hypernyms that may replace a verb; higher ones are too general ("move", "act")
 OBJECT, ALONE = 1, 2  # the bits of a verb's valence
 
 LISTS = {
@@ -38,7 +38,7 @@ LISTS = {
 
 
 class WordNet(NamedTuple):
-    """The file as it was read: senses are numbers of synsets, and are parsed when a word is asked for."""
+    """The lines of `wordnet.txt.gz`; `_all_senses` parses the senses of a word, which are numbers of synsets."""
 
     words: dict[tuple[str, str], str]
     synsets: list[str]
@@ -76,7 +76,7 @@ def _wordnet() -> WordNet:
 def forms(word: str) -> frozenset[tuple[str, str]]:
     """Return the primitives and fine tags that an English word can have; empty for a rare word or a name.
 
-    Only prepositions and particles are given of the words of closed classes.
+    Words of closed classes have no forms, except prepositions and particles.
     """
     word = word.lower()
     found = set[tuple[str, str]]()
@@ -93,7 +93,7 @@ def forms(word: str) -> frozenset[tuple[str, str]]:
     if not found.isdisjoint({("adjective", "JJR"), ("adjective", "JJS")}):
         found.discard(("adjective", "JJ"))  # WordNet has "bigger" as a lemma, too
     if ("n", word) in _wordnet().irregular:
-        found.discard(("noun", "NN"))  # and "men"
+        found.discard(("noun", "NN"))  # WordNet has "men" as a lemma, too
     return frozenset(found)
 
 
@@ -170,7 +170,7 @@ def _double(stem: str) -> str:
 
 
 def _is_short(adjective: str) -> bool:
-    """Return whether an adjective has degrees of its own ("tall", "pretty"), not "more"."""
+    """Return whether an adjective is compared with an ending ("taller", "prettier"), not with "more"."""
     return len(re.findall("[aeiouy]+", re.sub("e$", "", adjective))) == 1 or bool(re.search("[^l]y$|le$", adjective))
 
 
@@ -181,8 +181,8 @@ def _is_short(adjective: str) -> bool:
 def is_entailed(fill: str, word: str, primitive: str) -> bool:
     """Return whether a sentence may still be true of a moment if `fill` takes the place of `word` in it.
 
-    True for a form of the same lemma, a synonym, a more general or a more special word, and if `entailments.txt` says
-    so. Rare senses do not count. Two special words of one kind exclude each other ("cup", "bowl"; "fry", "boil").
+    True for a form of the same lemma, a synonym, a hypernym, a hyponym, and a pair in `entailments.txt`. Rare senses
+    do not count. Two hyponyms of one word exclude each other ("cup", "bowl"; "fry", "boil").
     """
     part, listed = PARTS.get(primitive, ""), _listed(primitive)
     mine, others = (_stems(form.lower(), part) or [form.lower()] for form in (fill, word))
@@ -197,7 +197,7 @@ def is_entailed(fill: str, word: str, primitive: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _kinds(stem: str, part: str) -> tuple[frozenset[int], set[int]]:
-    """Return the common senses of a lemma, and what is above them."""
+    """Return the common senses of a lemma, and these with their hypernyms (`_above`)."""
     senses = _senses(stem, part)
     return senses, _above(senses, VERB_LEVELS if part == "v" else 99)
 
@@ -218,7 +218,7 @@ def _all_senses(stem: str, part: str) -> list[tuple[int, int, int]]:
 
 
 def _above(senses: frozenset[int], levels: int) -> set[int]:
-    """Return synsets, those that mean nearly the same, and the more general ones up to a number of levels."""
+    """Return synsets, their near-synonyms, and their hypernyms up to a number of levels."""
     found, layer = set(senses), set(senses)
     for synset in senses:
         found.update(map(int, _wordnet().synsets[synset].split(",")[1].split()))
@@ -232,7 +232,7 @@ def _above(senses: frozenset[int], levels: int) -> set[int]:
 
 @cache
 def _listed(primitive: str) -> dict[str, set[str]]:
-    """Return the words whose place each word may take by `entailments.txt`."""
+    """Return, for each word, the words that it may replace according to `entailments.txt`."""
     listed = defaultdict[str, set[str]](set)
     for line in ENTAILMENTS.read_text(encoding="utf-8").splitlines():
         kind, _, rule = line.partition("#")[0].partition(":")
@@ -263,14 +263,14 @@ def _has_valence(verb: str, bit: int) -> bool:
 
 @cache
 def terms() -> Mapping[str, Sequence[str]]:
-    """Return the nouns and adjectives that stand before a noun in a term of two words ("bread knife"), by the noun."""
+    """Return, for each noun, the nouns and adjectives that precede it in two-word terms ("bread knife")."""
     lines = gzip.decompress(TERMS.read_bytes()).decode().splitlines()
     return {noun: modifiers.split(" ") for noun, _, modifiers in (line.partition(" ") for line in lines)}
 
 
 @lru_cache(maxsize=1 << 18)
 def likeness(word: str, other: str, primitive: str) -> float:
-    """Return how alike two words are, from 0 to 1: the share of what is above either in WordNet that is above both.
+    """Return the similarity of two words, 0 to 1: the Dice coefficient of the sets of their synsets and hypernyms.
 
     The closest pair of their common senses counts. With one hypernym each it is Wu and Palmer's similarity (ACL 1994).
     """
@@ -280,5 +280,5 @@ def likeness(word: str, other: str, primitive: str) -> float:
 
 @lru_cache(maxsize=1 << 14)
 def _above_each(word: str, part: str) -> list[set[int]]:
-    """Return each common sense of a word together with what is above it."""
+    """Return each common sense of a word together with its hypernyms (`_above`)."""
     return [_above(frozenset({sense}), 99) for stem in _stems(word, part) for sense in _senses(stem, part)]
