@@ -1,7 +1,7 @@
 """Ask the hosted language models every question that `fills` needs an answer to; the answers are stored in the cache.
 
-All models are asked at once in one event loop, with one budget. Nothing is asked that the cache has an answer to, so
-the task can be killed and repeated at any time.
+All models are asked at once in one event loop, with one budget. A question with an answer in the cache is not asked
+again, so the task can be killed and repeated at any time.
 """
 
 import asyncio
@@ -59,9 +59,8 @@ def check(clients: Sequence[Client], filling: Filling) -> None:
     if any(client.stopped == OVER_BUDGET for client in clients):
         raise BudgetError(
             f"max_cost_usd ${filling.max_cost_usd} is reached, {' and '.join(client.cost() for client in clients)} "
-            f"are spent ({', '.join(client.progress() for client in clients)}); runs at the same time and killed ones "
-            "share the limit. All answers are kept: run again, with a higher --param filling.max_cost_usd or the same, "
-            "to continue"
+            f"are spent ({', '.join(client.progress() for client in clients)}); concurrent and killed runs share the "
+            "limit. All answers are kept: to continue, run again with the same or a higher --param filling.max_cost_usd"
         )
     failed = [client for client in clients if client.stopped and not client.requests and client.done < client.total]
     if failed and len(failed) == len(filling.providers):
@@ -73,7 +72,7 @@ def check(clients: Sequence[Client], filling: Filling) -> None:
 def ask_all(
     annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
 ) -> Mapping[str, str]:
-    """Ask all hosted models whose fills are not made yet; return, for each with open questions, their digest."""
+    """Ask all hosted models whose fills are not made yet; return the digest of each model's open questions, if any."""
     stages = [Fills(annotations, tags, masks, dictionary, it.provider, filling) for it in filling.hosted]
     missing = [stage.provider for stage in stages if not Store().intact(stage.artifact)]
     if not missing and not filling.dry_run:
@@ -105,9 +104,9 @@ def ask_all(
 def ask(
     annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
 ) -> Mapping[str, str | None]:
-    """Ask the hosted models among the providers; return, for each with unanswered questions, their digest.
+    """Ask the hosted models among the providers; return the digest of each provider's unanswered questions, if any.
 
-    In a plan nothing is asked: a provider that has not answered everything has None.
+    In a plan nothing is asked: the value of a provider with unanswered questions is None.
     """
     parents = annotations, tags, masks, dictionary
     if not is_planned():
@@ -115,6 +114,6 @@ def ask(
     unanswered = {settings.provider: None for settings in filling.hosted}
     for name in list(unanswered):
         with suppress(NotYetError):
-            if Store().has(Fills(*parents, name, filling).artifact):  # it has answered everything
+            if Store().has(Fills(*parents, name, filling).artifact):  # made with answers to all questions
                 del unanswered[name]
     return unanswered

@@ -1,8 +1,8 @@
 """The checks that a candidate must pass.
 
-`LeakageFilter` refuses queries of the test splits, and the compositions and words that these hold out by their labels.
+`LeakageFilter` refuses queries of the test splits, and compositions and words that the test splits label as novel.
 Labels that a training sentence contradicts ("person", "box") are errors of the labelling parser and are ignored. A test
-query that is also a training query, as two fifths of Charades-CG's training queries are, is no leak.
+query that is also a training query is no leak (two fifths of Charades-CG's training queries are test queries, too).
 """
 
 import re
@@ -27,7 +27,7 @@ SLOT_CHECKS = {"vocabulary", "near_synonym", "false", "valence"}  # have no mean
 
 @dataclass(eq=False)
 class Candidate:
-    """A fill or a sentence: a reviewer's `verdict`, its `rank` among those that pass, and how it was cleaned."""
+    """A fill or a whole sentence, with a reviewer's `verdict` and its `rank` among the candidates that pass."""
 
     text: str
     words: tuple[str, ...]
@@ -44,15 +44,15 @@ def normal_form(text: str) -> str:
 
 
 def may_be_true(slots: Sequence[Slot], words: Sequence[str]) -> bool:
-    """Return whether the query with these words may be true of the query's moment: if each entails its slot's word.
+    """Return whether the query with these words may be true of its moment: if all are entailed by their slots' words.
 
-    One word that does not makes the sentence false.
+    A single word that is not entailed makes the sentence false.
     """
     return all(is_entailed(word, slot.word, slot.primitive) for slot, word in zip(slots, words, strict=True))
 
 
 def sentence_fault(text: str, query: str) -> str:
-    """Return why a text can't be a negative of a query, whatever its words are, or ''."""
+    """Return why a text can't be a negative of a query (unusable text, or equal to the query), or ''."""
     if fault := check_query(text):
         return fault.replace("query", "negative", 1)
     return "equals its query" if normal_form(text) == normal_form(query) else ""
@@ -66,17 +66,17 @@ def queries_with_tokens(tables: Iterable[tuple[pa.Table, ...]]) -> QueriesWithTo
 
 
 class LeakageFilter:
-    """The words of all splits, and the parts of the test splits that training must not show."""
+    """The words of all splits, and the queries, compositions and words of test splits that no negative may repeat."""
 
     def __init__(self, rows: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]], every: bool) -> None:
-        """Read the annotations and the tokens of each query; with `every`, training queries are leaks, too."""
+        """Read annotations and tokens of each query; with `every`, test queries that training has are leaks, too."""
         self.forms: dict[str, set[str]] = defaultdict(set)  # word → lemmas
         self.vocabulary: set[str] = set()  # of the training split
         self._pairs: dict[str, set[str]] = defaultdict(set)  # the held-out compositions
         self._words: set[str] = set()
         self._unseen: set[str] = set()  # words of the test splits alone
         self._tests: set[str] = set()
-        self.is_labelled = False  # whether a test split labels what is new in it
+        self.is_labelled = False  # whether a test split labels its novel compositions or words
         training: set[str] = set()
         for row, tokens in rows:
             for token in tokens:
@@ -114,7 +114,7 @@ class LeakageFilter:
         return " ".join([min(self.forms.get(word, (word,))) for word in WORD.findall(text.lower())])
 
     def has_only_known_words(self, text: str, others: Collection[str] = ()) -> bool:
-        """Return whether the training split has each word of a text; `others` need only be in no test split."""
+        """Return whether training has all words of a text; words in `others` may be new, but from no test split."""
         unknown = set(WORD.findall(text.lower())) - self.vocabulary
         return unknown <= set(others) and unknown.isdisjoint(self._unseen)
 
@@ -129,7 +129,7 @@ class LeakageFilter:
         return bool(compositions), bool(self._words & lemmas)
 
     def results(self, text: str, queries: Collection[str], names: Collection[str]) -> Iterator[tuple[str, str]]:
-        """Yield the checks of a whole text as `Checks.results` does; of those of held-out words only the named ones."""
+        """Yield the checks of a whole text as `Checks.results` does; those of held-out words only if in `names`."""
         is_query = self.lemmatised(text) in queries
         yield "same_video", "equals a positive of the same video" if is_query else ""
         yield "test_split", "equals a query of a test split" if self.leaks(text) else ""
@@ -139,7 +139,7 @@ class LeakageFilter:
             yield "novel_word", "has a word that a test split holds out" if has_word else ""
 
     def refusal(self, text: str, query: str, queries: Collection[str], names: Collection[str]) -> str:
-        """Return why a sentence that a person wrote is no negative of a query, or ''."""
+        """Return why a whole sentence is no negative of a query, or ''."""
         results = (reason for _, reason in self.results(text, queries, names) if reason)
         return sentence_fault(text, query) or next(results, "")
 
@@ -156,7 +156,7 @@ class Checks:
     def results(
         self, query: MaskedQuery, level: int, queries: Collection[str], words: Sequence[str], text: str
     ) -> Iterator[tuple[str, str]]:
-        """Yield the name of each check with the reason of its refusal or ''; a check runs when it is asked for.
+        """Yield the name of each check with the reason of its refusal or ''; each check runs when it is iterated to.
 
         The candidate `text` has `words` in the slots of `level`; `queries` are the lemmatised queries of the same
         video, any of which may be true of the moment.
@@ -164,13 +164,13 @@ class Checks:
         slots = query.levels[level - 1]
         is_kept = len(slots) == len(words) and text == put_words(query, level, words)
         yield "template", "" if is_kept else "template is not kept"
-        # English words of the slot's primitive and fine tag or the dictionary's; no form of the masked word
+        # words of the dictionary, and English words of the slot's primitive and fine tag; no form of the masked word
         is_offered = all(map(self._is_on_offer, slots, words))
         yield "vocabulary", "" if is_offered else "word is not on offer for its slot"
         # a fill may join the text that follows it ("light's")
         is_known = self.leakage.has_only_known_words(text, words)
         yield "known_words", "" if is_known else "has a word of a test split that the training split lacks"
-        # at level 1 nothing else may change
+        # only at level 1, where no other word may change
         pairs = zip(slots, words, strict=True) if level == 1 else ()
         is_synonym = any(word in self.synonyms.get(slot.word.lower(), ()) for slot, word in pairs)
         yield "near_synonym", "near-synonym of its slot's word" if is_synonym else ""
@@ -185,7 +185,7 @@ class Checks:
         return next((reason for name, reason in results if reason and name in self.names), "")
 
     def _is_on_offer(self, slot: Slot, word: str) -> bool:
-        """Return whether a slot may take a word: the dictionary's, or English and no form of the slot's own."""
+        """Return whether a slot may take a word, of the dictionary or English, that is no form of its own word."""
         is_english = (slot.primitive, slot.tag) in forms(word) and not slot.is_subject
         is_other = lemma(word, slot.primitive) not in (slot.lemma, lemma(slot.word, slot.primitive))
         return slot.may_take(word, self.dictionary) or (is_english and is_other)

@@ -1,4 +1,4 @@
-"""Write the negatives of a data set for others: rows as JSON lines, CSV or Parquet, or a folder for `datasets`."""
+"""Export negatives: rows as JSON lines, CSV or Parquet, or a folder that Hugging Face's `datasets` loads."""
 
 import csv
 import io
@@ -36,9 +36,9 @@ Warn = Callable[[str], None]
 def export_rows(store: Store, negatives: Artifact, format_: str, warn: Warn = lambda line: None) -> Iterator[Row]:
     """Return the rows of negatives, in the order of the annotations.
 
-    `shine` gives the keys of the authors' release in their order, for queries that have all three levels; any other
-    format one negative in each row, whose masked query is None if it is a whole sentence. `warn` receives at the end
-    how many training queries are left out. Raises `ArtifactError` if nothing can be exported.
+    Format `shine` has a row for each query with all three levels, and the keys of the authors' release in their order.
+    Other formats have a row for each negative; its masked query is None if it is a whole sentence. `warn` is called at
+    the end with the number of training queries left out. Raises `ArtifactError` if nothing can be exported.
     """
     manifest = store.manifest(negatives)
     sources = {parent.stage: parent for parent in manifest.parents}
@@ -78,7 +78,7 @@ def _rows(parts: Iterable[tuple[pa.Table, ...]], is_shine: bool, warn: Warn) -> 
                 row["similarity"] = shortest_float(row["similarity"])
                 yield {name: row[name] for name in COLUMNS}
     if incomplete:
-        rest = "they are left out" if is_shine else "only what they have is written"
+        rest = "they are left out" if is_shine else "only their other levels are written"
         warn(f"{incomplete:,} of {counted(queries, 'training query')} lack some of the three levels: {rest}")
 
 
@@ -99,7 +99,7 @@ def csv_lines(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def write_parquet(rows: Iterable[Mapping[str, Any]], file: Path, schema: pa.Schema = SCHEMA) -> None:
-    """Write rows, by default of `export_rows`, as Parquet; the file stays as it was if they, or writing, fail."""
+    """Write rows, by default those of `export_rows`, as Parquet; an error leaves the file unchanged."""
     left = iter(rows)
     with (
         draft_of(file) as draft,
@@ -113,7 +113,7 @@ def write_parquet(rows: Iterable[Mapping[str, Any]], file: Path, schema: pa.Sche
 def write_folder(store: Store, negatives: Artifact, folder: Path, warn: Warn = lambda line: None) -> None:
     """Write a folder that `datasets` loads: negatives/train.parquet, queries/SPLIT.parquet, and README.md, the card.
 
-    `warn` is as in `export_rows`. Raises what that raises.
+    `warn` and the errors are those of `export_rows`.
     """
     rows = export_rows(store, negatives, "hf", warn)
     for name in "negatives", "queries":

@@ -1,8 +1,8 @@
 """Read negatives from a file of any origin, row by row: JSON lines, CSV or TSV, Parquet, or a folder of Parquet files.
 
 A row is one of SHINE's release (`qid`, `query`, `recomposed_queries`), or one negative (`qid`, `level`, `negative`,
-`query`), as `penumbra export` writes it. A row that is no negative, and a line that is no row, have a fault; a
-file that can't be read, or without any negative, is an error.
+`query`), as `penumbra export` writes it. A row without a negative, or a line without a row, becomes a `Negative` with
+a `fault`; a file that can't be read, or has no negative, raises `NegativesError`.
 """
 
 import re
@@ -19,8 +19,8 @@ from penumbra.tasks.negatives.providers import Slot
 
 SHINE = "recomposed_queries"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
-CELL = r"(?:(?<=[;\t\r\n])|^)"  # where a spreadsheet begins a cell
-FORMULA = r"""(?=["']*[=+\-@\t\r\n＝＋－＠])"""  # and runs it: CSV doubles a quote, and for it ;""=1 is a cell =1
+CELL = r"(?:(?<=[;\t\r\n])|^)"  # the beginning of a cell for a spreadsheet
+FORMULA = r"""(?=["']*[=+\-@\t\r\n＝＋－＠])"""  # the beginning of a formula, even after quotes: ;""=1 is read as =1
 FORMS = (
     "give SHINE's JSON lines (qid, query, recomposed_queries), or qid, level, query and negative: as JSON lines, an "
     "object on each line, as .csv or .tsv with a header, or as .parquet; in UTF-8"
@@ -33,10 +33,10 @@ class NegativesError(PenumbraError):
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """A negative and its query, of an artifact or a file; None or '' is what is not known.
+    """A negative and its query, from an artifact or a file; unknown fields are None or ''.
 
-    Of a row of a file, `fault` says why it can't be used, `value` is how messages show it, and `changes` are those of
-    `clean_text`. `similarity` is the cosine to the query.
+    For a row of a file, `fault` is why it can't be used, `value` is its text in messages, and `changes` are those that
+    `clean_text` made. `similarity` is the cosine to the query.
     """
 
     qid: str
@@ -79,7 +79,7 @@ def digest_of(path: Path) -> str:
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, Row | Unreadable]]:
-    """Yield the number of each row from 1 (of a table its last line), and the row or why its line holds none.
+    """Yield the number of each row from 1 (in CSV, of its last line), and the row, or `Unreadable` for other lines.
 
     Raises `NegativesError` if the file, or the rest of it, can't be read.
     """
@@ -142,13 +142,13 @@ def _negatives(number: int, row: Row | Unreadable) -> Iterator[Negative]:
 
 
 def inert(cell: str) -> str:
-    """Return a cell of CSV that no spreadsheet runs as a formula: an apostrophe goes before what would be one.
+    """Return a CSV cell with an apostrophe before all text that a spreadsheet would run as a formula.
 
-    Spreadsheets of some languages also take what follows a semicolon for a cell.
+    In some languages, spreadsheets also begin a cell after each semicolon.
     """
     return re.sub(CELL + FORMULA, "'", cell)
 
 
 def not_inert(cell: str) -> str:
-    """Return the cell that `inert` was given."""
+    """Return a cell without the apostrophes that `inert` added."""
     return re.sub(f"{CELL}'{FORMULA}", "", cell)

@@ -1,6 +1,6 @@
 """Stage `fills`: a provider's candidates for every query at every level.
 
-Hosted language models are asked before (`ask`); the stage then reads their answers from the cache.
+Task `ask` asks hosted language models before this stage, which reads their answers from the cache.
 """
 
 import math
@@ -44,12 +44,12 @@ def training_tokens(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[lis
 def make_provider(
     name: str, dictionary: Dictionary, tagged: Iterable[tuple[pa.Table, pa.Table]], filling: Filling, run: str = ""
 ) -> Provider:
-    """Return the provider of this name, fitted to the training split if need be; `run` is the run that fills."""
+    """Return the provider of this name, fitted to the training split if it needs that; `run` is the id of the run."""
     return filling.settings(name).make(TrainingText(dictionary, training_tokens(tagged)), filling, run)
 
 
 def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:
-    """Return the masked queries of a part, which joins masks and tokens."""
+    """Return the masked queries of a part: its masks joined with its tokens."""
     levels: dict[str, list[list[dict[str, Any]]]] = {}
     for qid, slots in zip(masks["qid"].to_pylist(), masks["slots"].to_pylist(), strict=True):
         levels.setdefault(qid, []).append(slots)
@@ -63,7 +63,7 @@ def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:
 
 
 def places(table: pa.Table) -> set[tuple[str, int]]:
-    """Return the queries and levels that the rows are of."""
+    """Return the (qid, level) pairs of the rows."""
     return set(zip(table["qid"].to_pylist(), table["level"].to_pylist(), strict=True))
 
 
@@ -108,9 +108,9 @@ def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: i
 class Fills(Stage):
     """One provider's candidates for every level of every query.
 
-    `unanswered` is a digest of the questions that a hosted provider did not answer when it was asked (`ask`): '' if it
-    answered all, None in a plan if that is unknown. With `others`, the provider substitutes for them: it fills only the
-    queries and levels that none of them filled, and its rows are marked as such.
+    `unanswered` is a digest of the questions that a hosted provider did not answer (`ask`): '' if it answered all, None
+    in a plan if that is unknown. `others` are the fills of other providers: if given, the provider fills only the
+    queries and levels that none of them filled, and its rows say so in `problem`.
     """
 
     name = STAGE
@@ -133,7 +133,7 @@ class Fills(Stage):
 
     @property
     def by_workers(self) -> bool:
-        """Whether workers make its parts: not those of a hosted model, whose answers are on the disk of the run."""
+        """Whether workers make the parts; not for a hosted model, whose answers are on the disk of the run."""
         return super().by_workers and not isinstance(self.filling.settings(self.provider), HostedSettings)
 
     @property
@@ -184,10 +184,10 @@ def fill(
     filling: Filling,
     unanswered: Mapping[str, str | None],
 ) -> tuple[Artifact, ...]:
-    """Fill every level of every query with every provider; unless it is one of them, `corpus` fills what is left."""
+    """Fill every level of every query with every provider; `corpus` then fills what hosted models left open."""
     parents = annotations, tags, masks, dictionary
     fills = tuple(run(Fills(*parents, name, filling, unanswered.get(name, ""))) for name in filling.providers)
-    # what a local model leaves open, it found no natural word for
+    # a local model leaves a slot open only if it found no natural word for it
     if not filling.substitute or not filling.hosted or SUBSTITUTE in filling.providers:
         return fills
     return (*fills, run(Fills(*parents, SUBSTITUTE, filling, others=fills)))
@@ -217,7 +217,7 @@ def with_order(masking: Masking, filling: Filling, dataset: Dataset) -> Masking:
     """Return the parameters with the order of masking if none is named: nouns first where `llama` fills few queries.
 
     Another noun is more often natural and false of the moment than another verb (docs/results/negatives.md), and models
-    learn as much from it (docs/does-it-help.md).
+    learn equally well from it (docs/does-it-help.md).
     """
     if masking.primitives or filling.providers != ["llama"] or training_queries(dataset, FEW) == FEW:
         return masking

@@ -2,7 +2,7 @@
 
 An evaluation tests whether a run rejects these sentences (`penumbra.tasks.grounding.evaluation.rejection`). They are
 negatives of levels 1 to 3, made like those of training queries; or, with level 0, the sentences of a file, such as
-NA-VMR's ("Moment of Untruth", WACV 2025). The stage has a name of its own: what looks for `negatives` does not find it.
+NA-VMR's ("Moment of Untruth", WACV 2025). The stage has its own name, so that no training on `negatives` reads them.
 """
 
 from collections import Counter, defaultdict
@@ -28,14 +28,14 @@ from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, en
 from penumbra.tasks.text.wordnet import forms, is_entailed, wordnet_inputs
 
 STAGE = "judging_negatives"
-# A test query may hold what training must not be shown, so the checks that keep it from training do not apply.
+# All checks but those that keep words and queries of test splits out of training: a test query may contain them.
 CHECKS = tuple(name for name in ALWAYS if name not in ("known_words", "test_split"))
 TRUE_ELSEWHERE = "may be true of another moment of the video"
-_VECTORS: dict[str, Vectors] = {}  # of this process: each run is asked the same sentences
+_VECTORS: dict[str, Vectors] = {}  # kept in the process, because all runs are evaluated on the same sentences
 
 
 class OwnSentences:
-    """The sentences of each video, and whether another text may be true of one of its moments, too.
+    """The sentences of each video, to test whether another text may be true of one of its moments.
 
     A text may be true if it equals a sentence of the video, if their cosine is above the ceiling (a paraphrase), or if
     all of its words are entailed by words of the sentence ("a person stands" by "the person is standing at the door").
@@ -55,23 +55,23 @@ class OwnSentences:
         known = [_VECTORS[other] for other in own if other in _VECTORS] if text in _VECTORS else []
         if any(cosine(_VECTORS[text], other) > self.ceiling for other in known):
             return True
-        return any(is_said_by(text, other) for other in own)
+        return any(all_entailed(text, other) for other in own)
 
 
-def is_said_by(text: str, other: str) -> bool:
-    """Return whether each noun, verb, adjective and adverb of a text is entailed by a word of another."""
+def all_entailed(text: str, other: str) -> bool:
+    """Return whether each noun, verb, adjective and adverb of a text is entailed by a word of another text."""
     words = [(word, {primitive for primitive, _ in forms(word)}) for word in WORD.findall(text.lower())]
     others = [(word, {primitive for primitive, _ in forms(word)}) for word in WORD.findall(other.lower())]
     named = [(word, primitives) for word, primitives in words if primitives - {"preposition"}]
     return bool(named) and all(
-        any(is_entailed(word, said, primitive) for said, known in others for primitive in primitives & known)
+        any(is_entailed(word, own, primitive) for own, known in others for primitive in primitives & known)
         for word, primitives in named
     )
 
 
 @cache
 def local_encoder() -> str:
-    """Return the name of the default sentence encoder, or its folder in the hub's cache, or '': nothing is fetched."""
+    """Return the default sentence encoder's name if it is installed, else its folder in the hub's cache, or else ''."""
     name = Encoding().sentence_model
     if Path(model_source(name)).is_dir():
         return name
@@ -82,7 +82,7 @@ def local_encoder() -> str:
 
 
 def encode_once(texts: Iterable[str]) -> bool:
-    """Encode the texts that this process has not; return False, and log it, if there is no sentence encoder."""
+    """Encode the texts that are not encoded yet; log a warning and return False if there is no sentence encoder."""
     fresh = sorted(set(texts) - _VECTORS.keys())
     if not local_encoder():
         logger().warning(
@@ -96,12 +96,12 @@ def encode_once(texts: Iterable[str]) -> bool:
 
 
 def vectors_of(texts: Sequence[str]) -> Vectors:
-    """Return the vectors [texts, dimension] of texts that are encoded."""
+    """Return the vectors [texts, dimension] of texts that `encode_once` has encoded."""
     return np.stack([_VECTORS[text] for text in texts])
 
 
 def text_inputs() -> dict[str, str]:
-    """Return the digests of what says whether a text may be true of a video."""
+    """Return the digests of the files and the model that `OwnSentences.may_be_true` depends on."""
     return wordnet_inputs() | (encoder_inputs("sentence model", local_encoder()) if local_encoder() else {})
 
 
@@ -149,7 +149,7 @@ class FalseSentences(Stage):
         return text_inputs() | {"sentences": digest_of(self.path)}
 
     def part(self, piece: int) -> Part:
-        """Read the file; a query has one sentence, and a sentence that can't be used is rejected with its reason."""
+        """Read the file; each query takes one sentence, and a sentence that can't be used is rejected with a reason."""
         queries = list(Store().rows(self.annotations, ["qid", "vid", "split", "query"]))
         free = defaultdict[str, list[dict[str, Any]]](list)  # the queries of each video that have no sentence yet
         for row in reversed(queries):
@@ -177,7 +177,7 @@ class FalseSentences(Stage):
         if not rows:
             most = Counter(row["reason"] for row in rejected).most_common(1)
             raise NegativesError(
-                f"{self.path} has no sentence to judge {self.dataset} by (most often: "
+                f"{self.path} has no usable sentence for {self.dataset} (most frequent reason: "
                 f"{most[0][0] if most else 'it is empty'}): give JSON lines with vid, a video of another split than "
                 "train, and query, which is false of it"
             )

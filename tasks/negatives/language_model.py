@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 # tokens that go through the model at once: 1 or 4 GB of next-token scores with Llama 3's vocabulary
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 TOTALLED = {"cpu": 16, "cuda": 1024}  # nodes whose scores are summed at once: as many as fit a CPU's cache
-ROW_TOKENS = 96  # of a row before its last text: texts share more in longer rows, but attend over them
+ROW_TOKENS = 96  # a row of this length takes no more texts: longer rows share more tokens, but cost more attention
 
 Scores = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 
 def _same(lines: Sequence[Sequence[int]]) -> int:
-    """Return how many tokens all lines begin with."""
+    """Return the length of the longest common prefix of lines of tokens."""
     return len([*takewhile(lambda ids: len(set(ids)) == 1, zip(*lines, strict=False))])
 
 
@@ -66,7 +66,7 @@ OfNodes = Callable[[Sequence[Row], Numbers, Numbers], Scores]  # one score for e
 
 
 class LanguageModel:
-    """Natural log-probabilities of sentences, each a line of its own after the lines `before`."""
+    """A language model that gives natural log-probabilities of sentences, each a line after the lines `before`."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str, before: str = "") -> None:
         from transformers import AttentionInterface
@@ -86,7 +86,7 @@ class LanguageModel:
         return cls(model, tokenizer, weights_name(name, model), before)
 
     def after(self, before: str) -> "LanguageModel":
-        """Return the same weights after other lines."""
+        """Return a model with the same weights and other lines before each sentence."""
         return LanguageModel(self.model, self.tokenizer, self.name, before)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
@@ -103,7 +103,7 @@ class LanguageModel:
 
     @property
     def has_plausibility(self) -> bool:
-        """Whether the model has the head that the adapter brings."""
+        """Whether the model has the adapter's plausibility head."""
         return hasattr(self.model, "plausibility")
 
     def log_probabilities(self, texts: Sequence[str]) -> list[float]:
@@ -123,7 +123,7 @@ class LanguageModel:
     def _of_lines(
         self, texts: Sequence[str], asked_of: Callable[[list[int]], tuple[Numbers, Numbers]], of_nodes: OfNodes
     ) -> list[float]:
-        """Return the sum of what `of_nodes` gives for each line, NaN where it is longer than the model can read."""
+        """Return the sum of each line's scores by `of_nodes`; NaN where the line is longer than the model can read."""
         lines = self.tokens([f"{text}\n" for text in texts])
         known = [i for i, line in enumerate(lines) if len(line) <= self.longest]
         totals = np.full(len(texts), np.nan)
@@ -132,9 +132,9 @@ class LanguageModel:
         return [*totals.tolist()]
 
     def compare(self, choices: Sequence[Sequence[str]]) -> list[tuple[Scores, Scores]]:
-        """Return by how much log P of each choice's second and further texts exceeds that of its first text.
+        """Return, for each choice, log P of its second and further texts minus log P of its first text.
 
-        The second array has the least difference of one token, of those that end all texts of the choice; at most 0.
+        The second array has the lowest difference of one token, of the last tokens that all texts share; at most 0.
         """
         several = iter(self.tokens([text for choice in choices for text in choice]))
         asked, ends = [], []
@@ -152,7 +152,7 @@ class LanguageModel:
         return changes
 
     def next_tokens(self, asked: Sequence[tuple[str, Numbers]]) -> list[Scores]:
-        """Return log P(token | text) of the wanted tokens after each text; what is asked twice is computed once."""
+        """Return log P(token | text) of the wanted tokens after each text; equal requests are computed once."""
         distinct = {(text, id(wanted)): (text, wanted) for text, wanted in asked}
         lines = zip(self.tokens([text for text, _ in distinct]), distinct.values(), strict=True)
         asked_once = [(line, np.full(len(own), len(line)), own) for line, (_, own) in lines]
@@ -161,10 +161,10 @@ class LanguageModel:
         return [answers[text, id(wanted)] for text, wanted in asked]
 
     def _read(self, asked: Sequence[tuple[list[int], Numbers, Numbers]], of_nodes: OfNodes) -> list[Scores]:
-        """Return what `of_nodes` gives for tokens after the text's first n tokens: (text, n, token) each.
+        """Return the scores by `of_nodes` of tokens, each after the first n tokens of a text: (text, each n, tokens).
 
-        Rows take texts in the order of their tokens, so that texts that begin alike share a row, and are about equally
-        long, at most `ROW_TOKENS` nodes and a text: shorter ones would be padded. The longest come first.
+        Texts are added to rows in the order of their tokens, so that texts with a common prefix share a row. Rows are
+        about equally long (`ROW_TOKENS` nodes and a text at most), as shorter ones are padded. The longest come first.
         """
         import torch
 
@@ -210,12 +210,12 @@ class LanguageModel:
         return values
 
     def _log_probabilities(self, rows: Sequence[Row], nodes: Numbers, tokens: Numbers) -> Scores:
-        """Return log P of tokens, each after a node; nodes are counted through the rows, all as wide as the first."""
+        """Return log P of tokens, each after a node; nodes are numbered through all rows, padded to the first one."""
         import torch
 
         needed, which = (torch.from_numpy(it).to(self.device) for it in np.unique(nodes, return_inverse=True))
         logits = self.model.lm_head(self._hidden(rows).flatten(0, 1)[needed])
-        # on a CPU, with all at once, this takes as long as the product
+        # in groups: all at once would take as long as the matrix product on a CPU
         totals = torch.cat([some.float().logsumexp(-1) for some in logits.split(TOTALLED[self.device.type])])
         own = logits[which, torch.from_numpy(tokens).to(self.device)]
         values: Scores = (own.float() - totals[which]).cpu().double().numpy()
@@ -223,7 +223,7 @@ class LanguageModel:
 
     @cached_property
     def _layers(self) -> list[tuple["Tensor", "Tensor"]]:
-        """Keys and values of all tokens before a sentence but the last one: (heads, tokens, head dimension) each."""
+        """Keys and values of the prefix without its last token, by layer: (heads, tokens, head dimension) each."""
         import torch
         from transformers import DynamicCache
 
@@ -266,27 +266,27 @@ class LanguageModel:
 def attention(
     module: Any, query: "Tensor", key: "Tensor", value: "Tensor", mask: "Tensor", scaling: float, **options: Any
 ) -> tuple["Tensor", None]:
-    """Return the attention (rows, width, heads, head dimension) to a row's own tokens and to those before all rows.
+    """Return the attention output (rows, width, heads, head dimension) over a row's own tokens and the shared prefix.
 
-    `options["before"]` has the keys and values before all rows, by layer. One product takes the queries of all rows
-    with them, as in Hydragen (Juravsky et al., 2024); a cache would copy them to every row.
+    `options["before"]` has the keys and values of the prefix, by layer. One matrix product multiplies them with the
+    queries of all rows, as in Hydragen (Juravsky et al., 2024); a cache would copy them to every row.
     """
     import torch
 
     rows, heads, width, size = query.shape
-    kinds = key.shape[1]  # heads of keys and values, each shared by some heads of queries
-    query = query.reshape(rows, kinds, -1, size) * scaling
-    scores = (query @ key.transpose(-1, -2)).view(rows, kinds, -1, width, width) + mask[:, :, None]
-    scores = scores.view(rows, kinds, -1, width)
+    kv = key.shape[1]  # key-value heads, each shared by several query heads (grouped-query attention)
+    query = query.reshape(rows, kv, -1, size) * scaling
+    scores = (query @ key.transpose(-1, -2)).view(rows, kv, -1, width, width) + mask[:, :, None]
+    scores = scores.view(rows, kv, -1, width)
     if not (before := options.get("before")):
         found = scores.float().softmax(-1).to(value.dtype) @ value
         return found.view(rows, heads, width, size).transpose(1, 2), None
     keys, values = before[module.layer_idx]
-    shared = query.transpose(0, 1).reshape(kinds, -1, size) @ keys.transpose(-1, -2)  # (kinds, rows · …, tokens before)
+    shared = query.transpose(0, 1).reshape(kv, -1, size) @ keys.transpose(-1, -2)  # (kv, rows · …, prefix tokens)
     # in float32: a CPU takes ten times as long for the maximum of bfloat16
-    highest = torch.maximum(scores.float().amax(-1), shared.float().amax(-1).view(kinds, rows, -1).transpose(0, 1))
+    highest = torch.maximum(scores.float().amax(-1), shared.float().amax(-1).view(kv, rows, -1).transpose(0, 1))
     scores = scores.sub_(highest[..., None]).exp_()
-    shared = shared.sub_(highest.transpose(0, 1).reshape(kinds, -1, 1)).exp_()
-    total = scores.sum(-1) + shared.sum(-1).view(kinds, rows, -1).transpose(0, 1)
-    found = (shared @ values).view(kinds, rows, -1, size).transpose(0, 1) + scores @ value
+    shared = shared.sub_(highest.transpose(0, 1).reshape(kv, -1, 1)).exp_()
+    total = scores.sum(-1) + shared.sum(-1).view(kv, rows, -1).transpose(0, 1)
+    found = (shared @ values).view(kv, rows, -1, size).transpose(0, 1) + scores @ value
     return (found / total[..., None]).reshape(rows, heads, width, size).transpose(1, 2), None

@@ -50,7 +50,7 @@ def is_at_hand(name: str) -> bool:
 
 
 def weights_digest(name: str) -> str:
-    """Return the digest of the weights on this machine, or the name of a model of the hub, and those of the adapter."""
+    """Return the digest of local weights, or a hub model's name; for the small model, also the adapter's digests."""
     path = weights_at(name)
     digests = [f"sha256 {file_digest(path)}" if path else name]
     if name == SMALL_MODEL:
@@ -59,7 +59,7 @@ def weights_digest(name: str) -> str:
 
 
 def adapt(model: Any) -> None:
-    """Add the shipped adapter's head to the small model, and its products to the weights (LoRA, Hu et al., 2022)."""
+    """Add the shipped adapter to the small model: its head, and low-rank updates of weights (LoRA, Hu et al., 2022)."""
     import torch
     from safetensors.torch import load_file
 
@@ -77,15 +77,15 @@ def adapt(model: Any) -> None:
 
 @lru_cache(maxsize=1)
 def load_once(name: str, digest: str) -> tuple[Any, Any]:
-    """Return what `load` returns, once in a process for weights of a digest."""
+    """Return the result of `load`, cached in the process by the digest of the weights."""
     return load(name)
 
 
 @contextmanager
 def _gguf_read_once() -> Iterator[None]:
-    """Let transformers read a GGUF file in 2 s of CPU time instead of 16 s, and without a bar.
+    """Let transformers read a GGUF file in 2 s of CPU time instead of 16 s, and without a progress bar.
 
-    Unpatched, transformers reads the file three times and maps names for each module; gguf opens a `memmap` a field.
+    Unpatched, transformers reads the file three times and maps names for each module; gguf opens a `memmap` per field.
     """
     from unittest.mock import patch
 
@@ -107,7 +107,7 @@ def _gguf_read_once() -> Iterator[None]:
 
 
 def load(name: str) -> tuple[Any, Any]:
-    """Return model and tokenizer; raise `PenumbraError` with the remedy.
+    """Load a model and its tokenizer; raise `PenumbraError` with the remedy if that fails.
 
     Weights are bfloat16 on a GPU and on CPUs that compute with it, otherwise float32.
     """
@@ -129,7 +129,7 @@ def load(name: str) -> tuple[Any, Any]:
     dtype = torch.bfloat16 if is_fast else torch.float32
     if path and target.type == "cpu":
         check_memory(name, path, dtype.itemsize)
-    # multiplied as numbers: the kernels for packed weights compute in float32, on some devices only
+    # dequantised: the kernels for packed weights compute in float32, and exist for some devices only
     weights = {"quantization_config": GgufConfig(dequantize=True)} if is_quantised else {"use_safetensors": True}
     try:
         with _gguf_read_once() if is_quantised else nullcontext():
@@ -175,7 +175,7 @@ def check_memory(name: str, path: Path, itemsize: int) -> None:
 
 
 def weights_name(name: str, model: Any) -> str:
-    """Return the name of the weights: the hub's with its commit, or that of a folder or file with a digest."""
+    """Return the name of the weights: the hub's name with the commit, or a folder's or file's name with a digest."""
     adapter = f"+{ADAPTER.name}@{file_digest(ADAPTER / WEIGHTS)[:12]}" if name == SMALL_MODEL else ""
     if path := weights_at(name):
         return f"{path.resolve().stem if path.is_file() else path.resolve().name}@{file_digest(path)[:12]}{adapter}"

@@ -37,15 +37,15 @@ class NegativeSource(Parameters):
     splits: tuple[str, ...] = Field(
         TRAINING,
         min_length=1,
-        description="Splits whose queries get negatives. Those of other splits than `train` are for judging alone: "
-        "runs should reject them, and no training reads them.",
+        description="Splits whose queries get negatives. Negatives of other splits than `train` are used only to judge "
+        "whether runs reject them; no training reads them.",
     )
     kind: str = Field(
         "",
         max_length=40,
         pattern=r"^[\w ,.'()-]*$",
         description="For `imported`: the kind of false sentences in the file, such as `another domain`. They are then "
-        "for judging alone.",
+        "used only to judge runs.",
     )
 
     @property
@@ -53,7 +53,7 @@ class NegativeSource(Parameters):
         return self.splits != TRAINING or bool(self.kind)
 
     def determines(self) -> dict[str, Any]:
-        """Return what enters a key; a file enters it by its digest."""
+        """Return the parameters that enter a key; `inputs` adds the digest of a file."""
         ranks = {"ranks": list(self.ranks)} if self.source == "nearest" else {}
         kind = {"kind": self.kind} if self.kind else {}
         return {"source": self.source, **ranks, **kind, **splits_parameter(self.splits)}
@@ -62,7 +62,7 @@ class NegativeSource(Parameters):
     def _apart(self) -> "NegativeSource":
         if self.splits != TRAINING and set(TRAINING) & set(self.splits):
             raise ValueError(
-                "negatives of train are for training, those of other splits for judging: build them in two runs"
+                "negatives of train are for training, negatives of other splits for judging: build them in two runs"
             )
         if self.splits != TRAINING and self.source != "fills":
             raise ValueError(f"splits are for the source fills, not for {self.source}")
@@ -91,8 +91,8 @@ class QualityConfig(Parameters):
     language_model: str = Field(
         SMALL_MODEL,
         min_length=1,
-        description="The language model that judges: a name on the hub, a folder or a GGUF file. Name another than the "
-        "one that fills the masks.",
+        description="The language model that judges: a name on the hub, a folder or a GGUF file. Choose a model that "
+        "does not fill the masks.",
     )
     resamples: int = Field(200, ge=0, description="Bootstrap resamples (of videos) for the 95 % intervals; 0: none.")
 

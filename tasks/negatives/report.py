@@ -69,7 +69,7 @@ def outcome_line(store: Store, made: Negatives, rejected: str = "the table `reje
         for reason, times in store.manifest(artifact).rejected.items():
             reasons[QUOTED.sub("…", reason)] += times
     parts = [f"{counted(negatives.rows, 'negative')}{' to judge by' * judging} for {len(queries):,} of {of}"]
-    parts += [f"{counted(substituted, 'level')} that no provider filled: offered corpus's words"] if substituted else []
+    parts += [f"{counted(substituted, 'level')} that no other provider filled: filled by corpus"] if substituted else []
     parts += [f"{refused:,} of {counted(read.taken, 'row')} rejected"] if refused else []
     for reason, times in reasons.most_common(1):
         what = counted(reasons.total(), "level" if made.masks else "row")
@@ -104,7 +104,7 @@ def write_report(store: Store, made: Negatives, outcome: str) -> str:
             "## Figures by level",
             levels,
             "## Stages",
-            markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "USD", "key"), stages),
+            markdown_table(("stage", "unit", "in", "out", "rejected", "seconds", "USD", "key"), stages),
             *(["## Candidates refused", markdown_table(("reason", "count"), notes)] if notes else []),
             f"## Rejected: {store.manifest(made.rejected).rows:,}",
             markdown_table(("reason", "count"), refused) if refused else "Nothing was rejected.",
@@ -115,7 +115,7 @@ def write_report(store: Store, made: Negatives, outcome: str) -> str:
 def _count_negatives(store: Store, made: Negatives) -> tuple[int, list[tuple[Any, ...]], str]:
     """Return the number of queries with all levels, examples, and a table of the figures by level.
 
-    Checks are counted for whole sentences, for which none is enforced.
+    For whole sentences, which no check refuses, the table has the share that passes each check.
     """
     complete, examples, counts = 0, list[tuple[Any, ...]](), Counter[tuple[int, str]]()
     rows, cosines = Counter[int](), defaultdict[int, float](float)

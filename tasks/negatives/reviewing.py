@@ -1,4 +1,4 @@
-"""Take people's reviews of negatives, and make the next negatives with them: `penumbra review`."""
+"""Read people's reviews of negatives, and make the next negatives with them: `penumbra review`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,10 +82,10 @@ def read_review(store: Store, path: Path, dataset: str) -> Review:
     """Return the review in a file; raise `ReviewError` if it is no review of these negatives."""
     save = f"save it again on the page that `penumbra browse {dataset}` writes"
     try:
-        with path.open("rb") as stream:  # a device may have no end
+        with path.open("rb") as stream:  # a device such as /dev/zero has no end
             content = stream.read(LARGEST + 1)
         if len(content) > LARGEST:
-            raise ReviewError(f"{path} has more than {LARGEST / 1e6:g} MB, as no review has: {save}")
+            raise ReviewError(f"{path} has more than {LARGEST / 1e6:g} MB, too much for a review: {save}")
         lines = [(at, line) for at, line in enumerate(content.decode("utf-8-sig").split("\n"), 1) if line.strip()]
         header = Header.model_validate_json(lines[0][1] if lines else "")
     except OSError as error:
@@ -107,7 +107,7 @@ def read_review(store: Store, path: Path, dataset: str) -> Review:
 
 
 def _take(store: Store, review: Review, path: Path, lines: list[tuple[int, str]]) -> None:
-    """Divide the lines of a file into rows of the table and refused ones."""
+    """Add each line of a file to the rows of a review, or to its refused rows."""
     chosen = {(row["qid"], row["level"]): row for row in store.rows(review.reviewed)}
     source = store.manifest(review.reviewed).parameters.get("source", FILLS)
     fault_of = cache(lambda: edit_faults(store, review.reviewed))  # it reads the whole data set
@@ -140,9 +140,9 @@ def _fault(error: ValidationError) -> str:
 
 
 def edit_faults(store: Store, reviewed: Artifact) -> Callable[[Row, str], str]:
-    """Return a function of a negative and an edited sentence: why it can't take the negative's place, or ''.
+    """Return a function of a negative and an edited sentence that gives why the sentence can't replace it, or ''.
 
-    The checks are those of negatives that are imported, and that it may not leak a test split.
+    It applies the checks of imported negatives, and the checks for leaks of test splits.
     """
     stage, of_video = stage_of(store, reviewed), dict[str, set[str]]()  # by query id
     for part in store.parts(stage.annotations, ["qid", "vid", "query"]):
@@ -153,7 +153,7 @@ def edit_faults(store: Store, reviewed: Artifact) -> Callable[[Row, str], str]:
 
 
 def keep(store: Store, review: Review) -> Artifact:
-    """Store a review for good and return its artifact; the same file has the same key."""
+    """Store a review permanently and return its artifact; the same file has the same key."""
     about = {"reviewer": review.reviewer, "reviewed": f"{NEGATIVES}/{review.reviewed.key}"}
     work = Work(review.reviewed.dataset, STAGE, 1, about, inputs={"review": review.digest}, unit="verdict")
     taken = len(review.rows) + len(review.refused)
@@ -189,9 +189,9 @@ def stage_of(store: Store, reviewed: Artifact) -> NegativesStage:
 
 
 def differences(store: Store, before: Artifact, after: Artifact) -> str:
-    """Return in words how many sentences of the negatives before were replaced, and how many have no successor."""
+    """Describe how many sentences of the earlier negatives were replaced, and how many were removed."""
     old, new = (
         {(row["qid"], row["level"]): row["negative"] for row in store.rows(artifact)} for artifact in (before, after)
     )
     replaced = sum(place in new and new[place] != text for place, text in old.items())
-    return f"{replaced:,} replaced, {len(old.keys() - new.keys()):,} without another, {counted(len(new), 'negative')}"
+    return f"{replaced:,} replaced, {len(old.keys() - new.keys()):,} removed, {counted(len(new), 'negative')}"

@@ -1,4 +1,4 @@
-"""Stage `reviews`: people's verdicts on negatives, which are kept for good.
+"""Stage `reviews`: people's verdicts on negatives, which are kept permanently.
 
 `penumbra review` stores each file that the page of `penumbra browse` saves as an artifact whose key is a digest of its
 content. All negatives that are made later follow the verdicts of all reviews of their data set.
@@ -15,7 +15,7 @@ from penumbra.tasks.negatives.checks import Candidate, normal_form
 
 STAGE = "reviews"
 ACCEPT, REJECT, EDIT = VERDICTS = ("accept", "reject", "edit")
-FILLS = "fills"  # the source of negatives that are no whole sentences
+FILLS = "fills"  # the source of negatives that were chosen from fills
 REVIEWER = "reviewer"  # the provider of an edited sentence
 REJECTED = "a reviewer rejected it"
 Row = dict[str, Any]
@@ -33,8 +33,8 @@ def reviews_of(dataset: str) -> tuple[Artifact, ...]:
 class Verdicts:
     """The decisions of reviewers about the sentences of each query.
 
-    The last verdict of each reviewer on a sentence counts. Of the verdicts of several reviewers a rejection wins, then
-    the last edit. `disagreements` has the query's id, the sentence, and each reviewer's verdict where they differ.
+    The last verdict of each reviewer on a sentence counts. If reviewers disagree, a rejection has priority, then the
+    last edit. `disagreements` has the query's id, the sentence, and each reviewer's verdict where they differ.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -73,8 +73,8 @@ class Verdicts:
     ) -> Iterator[tuple[int, Candidate]]:
         """Yield each level of a query with the last sentence that a reviewer accepted or wrote and that `fits`.
 
-        `texts` are the query's sentences of this source by level. An approved one takes the place of that of its level,
-        and equals no other. An accepted one has the words, provider and model that it had.
+        `texts` are the query's sentences of this source by level. An approved sentence replaces the sentence of its
+        level, and must differ from the other levels' ones. An accepted sentence keeps its words, provider and model.
         """
         mine = [row for row in self._approved.get((qid, normal_form(query)), ()) if row["source"] == source]
         mine = [row for row in mine if not self.rejects(qid, query, row["edited"] or row["negative"])]

@@ -1,8 +1,8 @@
 """Stage `negatives`: one negative for each query and level, chosen from the candidates of all providers.
 
-Of the candidates that pass `penumbra.tasks.negatives.checks`, a query gets the first three, in the order of their
-providers, whose SentenceBERT cosine falls from level to level, each with the words of the level before; or as many
-levels as fit together. docs/does-it-help.md has other criteria that were tried: models learned less from them.
+Candidates must pass `penumbra.tasks.negatives.checks`. In the order of the providers, a query gets the first three
+whose SentenceBERT cosine falls from level to level and which keep the words of the level before, or else as many levels
+as fit together. docs/does-it-help.md has other criteria that were tried: models learned less from them.
 """
 
 from collections import Counter, defaultdict
@@ -55,7 +55,7 @@ class Choosing(Parameters):
         "compositions",
         description="Parts of the test splits that no negative may repeat. queries: their queries, except those that "
         "are training queries as well; compositions: also what the novel splits hold out; all: also the training "
-        "queries that are test queries; a text classifier can then tell negatives by their absence.",
+        "queries that are test queries, whose absence then tells a text classifier which texts are negatives.",
     )
 
     @property
@@ -64,7 +64,7 @@ class Choosing(Parameters):
 
 
 class NegativesStage(Stage):
-    """A stage that makes negatives: what the choice in all parts shares."""
+    """Base class of the stages that make negatives, with the data that all parts share."""
 
     name = STAGE
     unit = "query level"
@@ -86,7 +86,7 @@ class NegativesStage(Stage):
 
     @cached_property
     def human_text(self) -> tuple[LeakageFilter, Plausibility]:
-        """The queries of all splits, which are read once: what must not leak, and the models of what is plausible."""
+        """The leakage filter and the plausibility models, from one pass over the queries of all splits."""
         plausibility = Plausibility()
 
         def queries() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -125,10 +125,10 @@ class NegativesStage(Stage):
         return [token.text.lower() for token in load_pipeline(self.spacy_model).make_doc(text)]
 
     def row(self, query: "Query", level: int, chosen: Candidate, notes: Counter[str]) -> dict[str, Any]:
-        """Return the row of a negative without its cosine and plausibility; count in `notes` what a reviewer decided.
+        """Return the row of a negative without its cosine and plausibility; count a reviewer's verdict in `notes`.
 
-        A whole sentence has a word and a slot for each token that differs if it has as many tokens as its query, and
-        the checks that it passes. All others have passed all checks.
+        A reviewed or whole sentence has the checks that it passes, and a word for each token that differs if it has as
+        many tokens as its query. All other negatives have passed all checks.
         """
         masked, words, checks = query.masked, chosen.words, list(self.checks.names)
         if chosen.verdict or not words:
@@ -158,7 +158,7 @@ class NegativesStage(Stage):
         return not self.leakage.refusal(approved.text, query.text, query.same_video, self.checks.names)
 
     def measure(self, rows: Iterable[dict[str, Any]], words: dict[str, list[str]]) -> None:
-        """Add to rows the checks of their cosines, and how much more plausible each is than its query.
+        """Add to each row the checks of its cosine that it passes, and its plausibility minus its query's.
 
         The rows of a query have rising levels; `words` has the tokens of each text in lower case.
         """
@@ -212,14 +212,14 @@ class Query:
     edits: dict[int, Candidate] = field(default_factory=dict)
 
     def has(self, levels: Sequence[int]) -> bool:
-        """Return whether any candidate of each of these levels passes."""
+        """Return whether each of these levels has a candidate that passes."""
         return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
 
     def chains(self, levels: Sequence[int]) -> Iterator[Chain]:
         """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the one before.
 
         Chains of the first candidate of each level come first, then those of the first two, of four, and so on. A level
-        with the slots of the level before can't keep its words: then every candidate goes with every chain.
+        with the slots of the level before can't keep its words: every candidate then extends every chain.
         """
         done, most = 0, 1
         while True:
@@ -237,7 +237,7 @@ class Query:
     def _longer(
         self, chains: Sequence[Chain], before: int, level: int, candidates: Sequence[Candidate]
     ) -> Iterator[Chain]:
-        """Yield each chain with each candidate of a level that keeps the words of its last one (level `before`)."""
+        """Yield each chain extended by each candidate of a level that keeps the words of the chain's level `before`."""
         slots = [slot.token for slot in self.masked.levels[level - 1]]
         kept = [slots.index(slot.token) for slot in self.masked.levels[before - 1]]
         for candidate in candidates:

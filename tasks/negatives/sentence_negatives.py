@@ -1,7 +1,7 @@
-"""Whole sentences as negatives: the nearest other queries, or what others have made, as rows of `negatives`.
+"""Whole sentences as negatives: the nearest other queries, or the sentences of a file, as rows of `negatives`.
 
-*Nearest* is a control: other training queries by their cosine, one at each level's rank; no paraphrase, no query of the
-same video or of a test split. *Imported* negatives are kept as they are but for `clean_text`. The checks are noted, not
+*Nearest* is a control: for each level, the training query at a rank by cosine, without paraphrases and queries of the
+same video or of a test split. *Imported* negatives are changed by `clean_text` only. The checks are recorded, not
 enforced; a sentence with as many tokens as its query has a slot for each token that differs, and no slots otherwise.
 """
 
@@ -73,7 +73,7 @@ class SentenceNegatives(NegativesStage):
         """
 
     def part(self, piece: int) -> Part:
-        """Return one part: its sentences with the checks that they pass, their cosines, and how natural they read."""
+        """Return one part: its sentences with the checks that they pass, their cosines and their plausibility."""
         annotations, tags = read_part(piece, self.annotations, self.tags)
         queries = annotations.select(["qid", "vid", "split", "query"]).to_pylist()
         queries = [row for row in queries if row["split"] == TRAINING]
@@ -103,9 +103,9 @@ class SentenceNegatives(NegativesStage):
 def ranked(
     cosines: Vectors, lemmas: Sequence[str], forbidden: set[str], ceiling: float, ranks: Sequence[int]
 ) -> list[int]:
-    """Return the indices of a query's negatives among the candidates, one for each rank that there is.
+    """Return the indices of a query's negatives among the candidates, one for each of `ranks` that is reached.
 
-    Candidates above the ceiling and with `forbidden` lemmas are left out. Two texts with the same lemmas count once, so
+    Candidates above the ceiling or with `forbidden` lemmas are left out. Two texts with the same lemmas count once, so
     that the levels differ in meaning.
     """
     chosen: list[int] = []
@@ -125,7 +125,7 @@ def ranked(
 
 @dataclass(frozen=True)
 class NearestNegatives(SentenceNegatives):
-    """For every training query three other training queries, the nearest first."""
+    """Three other training queries as negatives of each training query, the nearest first."""
 
     @cached_property
     def candidates(self) -> tuple[list[str], list[str], Vectors]:
@@ -141,7 +141,7 @@ class NearestNegatives(SentenceNegatives):
         texts, lemmas, matrix = self.candidates
         for start in range(0, len(queries), BLOCK):
             block = queries[start : start + BLOCK]
-            # rounded: the last bits depend on the machine and must not decide
+            # rounded, because the last bits differ between machines
             cosines = (np.stack([self.vectors[row["query"]] for row in block]) @ matrix.T).round(4)
             for query, near in zip(block, cosines, strict=True):
                 refused = self.verdicts.rejected(query["qid"], query["query"])
@@ -156,7 +156,7 @@ class NearestNegatives(SentenceNegatives):
 
 @dataclass(frozen=True)
 class ImportedNegatives(SentenceNegatives):
-    """The negatives of a file, or of the artifact that such a file became."""
+    """The negatives of a file, or of the artifact of an earlier import."""
 
     imported: Artifact | None = None
 
@@ -178,9 +178,9 @@ class ImportedNegatives(SentenceNegatives):
 
     @cached_property
     def entries(self) -> dict[str, list[Negative]]:
-        """The file's negatives of each training query, by level, and under '' those of no training query.
+        """The negatives of the file by qid, sorted by level; '' has those whose qid is of no training query.
 
-        Raises `NegativesError` if there are only the latter: then the file belongs to another data set.
+        Raises `NegativesError` if no qid is of a training query: the file belongs to another data set.
         """
         if self.imported:
             columns = ["qid", "level", "negative"]
@@ -232,9 +232,9 @@ class ImportedNegatives(SentenceNegatives):
 def make_sentence_negatives(
     queries: Queries, dictionary: Artifact, settings: NegativesParameters, reviews: tuple[Artifact, ...] = ()
 ) -> Artifact:
-    """Return negatives that are whole sentences; without the name of a file those that were imported last.
+    """Return the artifact of negatives that are whole sentences; for `imported` without a file, of the last import.
 
-    Raises `ArtifactError` if none were imported.
+    Raises `ArtifactError` if nothing was imported.
     """
     annotations, tags, embeddings, _ = queries
     sourcing = settings.sourcing

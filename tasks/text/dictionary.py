@@ -77,7 +77,7 @@ def _subjects_of_verbs(queries: pa.ListArray) -> pa.Array:
 
 
 class Offer(NamedTuple):
-    """The sorted words for slots of one class and tag, the index of each (`places`), and how often all of them occur."""
+    """The sorted words for slots of one class and tag, the index of each (`places`), and their total occurrences."""
 
     words: list[str]
     places: dict[str, int]

@@ -105,7 +105,7 @@ def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: 
     assert '"query": "query a1 🐶"' in lines[0]
     assert '"similarity": 0.8765432}' in lines[0], "not 0.8765432238578796"
     assert [json.loads(line) for line in lines] == one_a_row(built)
-    lack = "2 of 5 training queries lack some of the three levels: only what they have is written"
+    lack = "2 of 5 training queries lack some of the three levels: only their other levels are written"
     assert done.stderr.decode() == f"penumbra: {lack}\n"
 
 

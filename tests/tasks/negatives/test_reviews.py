@@ -209,7 +209,7 @@ def test_a_row_that_is_no_verdict_is_refused_with_its_place_and_reason_alone(bui
         ('{"dataset":"corner","stage":"negatives","key":"../x","reviewer":"a"}', r"'corner/negatives/\.\./x', but"),
         ('{"dataset":"corner","stage":"negatives","key":"KEY","reviewer":" "}', "reviewer String should have at least"),
         ("\udcff", "bad.jsonl is no UTF-8 text"),
-        ("HEADER" + "\n" * 1_000, "bad.jsonl has more than 0.001 MB, as no review has: save it again"),
+        ("HEADER" + "\n" * 1_000, "bad.jsonl has more than 0.001 MB, too much for a review: save it again"),
         (None, "bad.jsonl can't be read .No such file or directory"),
     ],
 )
