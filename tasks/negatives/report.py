@@ -68,14 +68,14 @@ def outcome_line(store: Store, made: Negatives, rejected: str = "the table `reje
     for artifact in filter(None, (made.masks, *made.fills, made.negatives)):
         for reason, times in store.manifest(artifact).rejected.items():
             reasons[QUOTED.sub("…", reason)] += times
-    parts = [f"{counted(negatives.rows, 'negative')}{' to judge by' * judging} for {len(queries):,} of {of}"]
+    parts = [f"{counted(negatives.rows, 'judging ' * judging + 'negative')} for {len(queries):,} of {of}"]
     parts += [f"{counted(substituted, 'level')} that no other provider filled: filled by corpus"] if substituted else []
     parts += [f"{refused:,} of {counted(read.taken, 'row')} rejected"] if refused else []
     for reason, times in reasons.most_common(1):
         what = counted(reasons.total(), "level" if made.masks else "row")
         parts.append(f"{what} rejected, {times:,} of them: {reason}")
     if refused or reasons:
-        parts.append(f"{rejected} has each")
+        parts.append(f"{rejected} lists all")
     if made.quality:
         from penumbra.tasks.negatives.quality.page import figures_by_name, verdict_line  # only here: it imports scipy
 

@@ -1,1 +1,1 @@
-"""How good negatives are: figures by level and provider, the report, and blind readings."""
+"""Quality of negatives: figures by level and provider, the report, and blind readings."""

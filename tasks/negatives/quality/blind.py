@@ -32,8 +32,8 @@ def key_file(sheet: Path) -> Path:
 def write_sheet(store: Store, references: Sequence[str], count: int, seed: int, sheet: Path) -> str:
     """Write a sheet of about `count` rows and its key; return what to do with it.
 
-    Every origin and level has as many rows. At a level the same queries are drawn from all origins, as far as they
-    have them. Raises `NegativesError` if a file exists already, or the rows are too few.
+    Every origin and level has the same number of rows. At a level, all origins have rows of the same queries, if they
+    have negatives of these. Raises `NegativesError` if a file exists already, or the rows are too few.
     """
     for file in sheet, key_file(sheet):
         if file.exists():
@@ -69,7 +69,7 @@ def write_sheet(store: Store, references: Sequence[str], count: int, seed: int, 
 
 
 def score_sheet(sheet: Path) -> tuple[Table, list[str]]:
-    """Return the share of yes of each question by origin and level, and notes on what is not answered.
+    """Return the share of "y" among the answers to each question, by origin and level, and notes on unanswered rows.
 
     Raises `NegativesError` naming the first row that does not fit its key.
     """
@@ -99,7 +99,7 @@ def _answers(sheet: Path, key: pd.DataFrame) -> Iterator[tuple[str, dict[str, st
     """Yield the id of each row with the answer to each question."""
     try:
         lines = sheet.read_text("utf-8-sig").splitlines(keepends=True)
-        delimiter = max(",;\t", key=lines[0].count)  # a spreadsheet may save other ones
+        delimiter = max(",;\t", key=lines[0].count)  # a spreadsheet may save another delimiter
         reader = csv.DictReader(lines, delimiter=delimiter, restval="", strict=True)
         rows = [(reader.line_num, {name: row[name] for name in ("id", *TEXTS, *QUESTIONS)}) for row in reader]
     except (OSError, ValueError, LookupError, csv.Error) as error:

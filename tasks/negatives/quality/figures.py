@@ -30,23 +30,23 @@ EVERY_LEVEL = 0  # the level of a figure that belongs to no single level
 PARAPHRASE = 0.90
 DECIMALS = 6  # further digits depend on the number of threads
 FOLDS = 5
-MIN_ROWS = 200  # of a level; below, the AUC of queries against other queries leaves 0.5 by more than 0.1
+MIN_ROWS = 200  # of a level; with fewer, even the AUC of queries against other queries is not within 0.1 of 0.5
 SENTENCES, VIDEOS = 50, 10  # fewer say nothing about how natural a level is
 HALF, WIDEST = 0.5, 1.0
 MIN_HUMAN = 500  # sentences of human text; below, plausibility and relations still change with every sentence
 Rows = Sequence[Negative]
 Numbers = NDArray[Any]
-Columns = dict[str, tuple[Numbers, Numbers]]  # metric → what was counted in each row, and out of how much
+Columns = dict[str, tuple[Numbers, Numbers]]  # metric → numerator and denominator of each row
 
 
 class Verdict(IntEnum):
-    """The verdicts as the table `quality` has them; of the first four a higher one is better."""
+    """The verdicts, with their numbers in the table `quality`; of the first four, a higher number is better."""
 
     TOO_FEW = 0
     RANDOM = 1
     LESS = 2
     NATURAL = 3
-    READ = 4  # no judge but the one that chose the words
+    READ = 4  # to be read by people: the only judge has chosen the words itself
 
 
 def texts_of(*rows: Negative) -> list[str]:
@@ -55,9 +55,9 @@ def texts_of(*rows: Negative) -> list[str]:
 
 
 def providers_of(places: pd.DataFrame) -> list[str]:
-    """Return the names of the figures: `ALL` and, if there are several, each provider.
+    """Return the names that figures are reported for: `ALL` and, if there are several, each provider.
 
-    A control is never counted with others.
+    Controls are never combined: each has figures of its own only.
     """
     alone = sorted(places["provider"].unique())
     if any(name == QUERIES or name.startswith(CONTROL) for name in alone):
@@ -66,7 +66,7 @@ def providers_of(places: pd.DataFrame) -> list[str]:
 
 
 def groups_of(places: pd.DataFrame) -> Iterator[tuple[int, str, Ids, Ids]]:
-    """Yield each level, each of its names, the numbers of their rows, and the video of each row."""
+    """Yield (level, name, row numbers, video of each row) for each level and each name of `providers_of`."""
     names, videos = providers_of(places), places["video"].to_numpy()
     for level in sorted(places["level"].unique()):
         for name in names:
@@ -82,7 +82,7 @@ class Figures:
     videos: Mapping[str, int]
     resamples: Resamples
     rows: list[dict[str, Any]] = field(default_factory=list)
-    votes: dict[tuple[int, str], dict[str, Verdict]] = field(default_factory=dict)  # by level and provider; by judge
+    votes: dict[tuple[int, str], dict[str, Verdict]] = field(default_factory=dict)  # (level, provider) → judge
 
     def places(self, rows: pa.Table | Rows) -> pd.DataFrame:
         """Return `level`, `provider` and `video` (its number) of rows of `measures`, or of negatives."""
@@ -104,7 +104,7 @@ class Figures:
     def put_columns(self, places: pd.DataFrame, columns: Columns) -> None:
         """Add the share or mean of each column.
 
-        A share of none or of all rows, which has no interval, gets Wilson's, for which each video counts as one row.
+        A share of 0 or 1 has no bootstrap interval; it gets Wilson's interval, with each video counted as one row.
         """
         for level, name, chosen, videos in groups_of(places):
             for metric, (counted, out_of) in columns.items():
@@ -156,7 +156,7 @@ class Figures:
         self.put_columns(places, {"similarity": (cosines, ones), "paraphrases": (paraphrases, ones)})
         rows = places.assign(qid=pd.Categorical(np.array(qids)), cosine=cosines)
         rows = rows.sort_values(["qid", "level"], kind="stable")
-        # the first level has none before it
+        # the first level of a query has no difference: it counts as falling
         rows["falls"] = ~(rows.groupby("qid", observed=True)["cosine"].diff() >= 0)
         queries = rows.groupby("qid", observed=True).agg(
             size=("level", "size"),
@@ -185,7 +185,7 @@ class Figures:
         self.put_place_between(rows, randoms, dict(zip(texts, means.tolist(), strict=True)), metric)
 
     def put_likelihood(self, rows: Rows, randoms: Rows, scores: Mapping[str, float]) -> None:
-        """Add the log-likelihood a word less the query's, and where it lies between random fills and the queries."""
+        """Add the log-likelihood per word minus the query's, and its place between random fills (0) and queries (1)."""
         for group in rows, randoms:
             less = np.array([scores[row.negative] - scores[row.query] for row in group], dtype=np.float64)
             known = np.isfinite(less).astype(np.int8)
@@ -194,7 +194,7 @@ class Figures:
         self.put_place_between(rows, randoms, scores, NATURALNESS)
 
     def put_place_between(self, rows: Rows, randoms: Rows, scores: Mapping[str, float], metric: str) -> None:
-        """Add where the rows that have a random fill lie between it (0) and their query (1), by the texts' scores."""
+        """Add the place of rows between their random fill (0) and query (1) by `scores`; skip rows without a fill."""
         fills = {(row.qid, row.level): row.negative for row in randoms}
         filled = [row for row in rows if (row.qid, row.level) in fills]
         texts = [(row.negative, fills[row.qid, row.level], row.query) for row in filled]
@@ -212,9 +212,9 @@ class Figures:
             self.votes.setdefault((level, name), {})[metric] = vote
 
     def put_relations(self, rows: Rows, randoms: Rows, parsed: Mapping[str, Tokens], attested: Set[Relation]) -> None:
-        """Add the share of attested relations among those that a negative's query lacks, and that share less chance.
+        """Add the share of attested relations among a negative's relations that its query lacks, and its excess.
 
-        Chance is the share of random fills. For the queries themselves, all relations count.
+        The excess is the share minus the share of random fills. For the queries themselves, all relations count.
         """
         counts = []
         for group in rows, randoms:
@@ -245,9 +245,9 @@ class Figures:
 def blind_auc(
     queries: Sequence[str], negatives: Sequence[str], videos: Ids, resamples: Resamples, unit: str = "words"
 ) -> Estimate | None:
-    """Return the AUC of a classifier, each text scored by one fitted on other videos; None with too few to fit one.
+    """Return the AUC of a classifier of queries against negatives, cross-validated by video; None with too few texts.
 
-    `negatives` and `videos` are those of each of the queries; `unit`, what n-grams are made of, is words or characters.
+    `negatives` and `videos` belong to the queries at the same index; n-grams are of `unit`: words or characters.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
     from sklearn.linear_model import LogisticRegression
@@ -285,11 +285,11 @@ def verdict_of(naturalness: Estimate, sentences: int, videos: int) -> Verdict:
 
 
 def decide(votes: Mapping[str, Verdict], is_own: bool) -> Verdict | None:
-    """Return the verdict of several judges by the name of their figure; None without any.
+    """Return the verdict on a level from its `votes`, one for each judge, by the judge's figure; None without votes.
 
     The language model decides alone, unless it has chosen the words itself (`is_own`). Then the worst verdict counts:
     favourable ones are ignored, because the trigram model also favours sentences that people find odd, and its `RANDOM`
-    is `LESS`, because it takes words that its text lacks for random ones.
+    counts as `LESS`, because to this model words that its text lacks are random.
     """
     if NATURALNESS in votes and not is_own:
         return votes[NATURALNESS]

@@ -1,7 +1,7 @@
-"""What is evaluated: negatives, the data set that they are evaluated against, and the stage `measures`.
+"""The input of the quality report: negatives, the data set to evaluate them against, and the stage `measures`.
 
-A row of `measures` is what the text of a negative shows. The quality report adds these rows up; whoever looks for leaks
-or copies filters them.
+A row of `measures` has the measures of one negative's text. The quality report sums these rows; users filter them to
+find leaks or copies.
 """
 
 import re
@@ -36,7 +36,7 @@ from penumbra.tasks.text.tags import STAGE as TAGS
 from penumbra.tasks.text.wordnet import wordnet_inputs
 
 MEASURES = "measures"
-UNNAMED = "unnamed"  # the data set of a file that belongs to none
+UNNAMED = "unnamed"  # the name of the data set if a file belongs to no known one
 WORD = re.compile(r"[a-z']+")
 UNIT = re.compile(rf"(?:{MASK}|[a-z'])+")
 MASK_OR_WORD = re.compile(rf"{MASK}|[a-z']+")
@@ -91,7 +91,7 @@ class ArtifactNegatives:
         return [row for index in parts for row in self.part(index, wanted)]
 
     def part(self, index: int, queries: pa.Array | None = None) -> list[Negative]:
-        """Return the rows of a part, of all queries or of these; of the fills of a query and level the first."""
+        """Return the rows of a part, of all queries or of these; of `fills`, the first fill of each query and level."""
 
         def read(artifact: Artifact, columns: list[str]) -> pa.Table:
             rows = self.store.part(artifact, index, columns)
@@ -149,7 +149,7 @@ class FileNegatives:
         return self.every if queries is None else [row for row in self.every if row.qid in queries]
 
     def dataset(self) -> AnnotatedDataset:
-        """Return the data set that the file belongs to, or else its queries, all of them as training queries."""
+        """Return the data set that the file belongs to; if there is none, the file's queries as a training split."""
         first = self.every[0]
         for manifest in reversed(self.store.find(stage=ANNOTATIONS)):
             for part in self.store.parts(self.store.reference(manifest), ["qid", "query"]):
@@ -183,7 +183,7 @@ def find_negatives(store: Store, reference: str) -> Source:
 
 
 def dataset_named(store: Store, name: str) -> AnnotatedDataset:
-    """Return a data set by name: its files if there are any, tagged now if need be, else the newest in the store."""
+    """Return a data set by name: its files, tagged now if they are not, or without files its newest artifacts."""
     if not NAME.match(name):
         raise NegativesError(f"{name!r} is no name of a data set: give one as in --dataset charades-cg")
     try:
@@ -209,7 +209,7 @@ def words_of(text: str) -> list[str]:
 
 
 def fills_of(masked: str, text: str) -> tuple[str, ...] | None:
-    """Return the words in the masks' places, or None if the text is not the masked query with one word a mask."""
+    """Return the words in the masks' places, or None if the text is not the masked query with one word per mask."""
     template, words = UNIT.findall(masked.lower()), words_of(text)
     if len(template) != len(words):
         return None
@@ -242,9 +242,10 @@ def masked_tokens(masked: str, tokens: Sequence[str]) -> list[int] | None:
 
 
 class Reference:
-    """A data set as negatives are evaluated against it.
+    """The content of a data set that negatives are evaluated against.
 
-    `parsed` are the training queries whose tokens are kept; `with_human` keeps text that no provider has drawn from.
+    `parsed` are the training queries whose tokens are kept; `with_human` keeps the queries of other splits, from which
+    no provider has drawn.
     """
 
     def __init__(self, data: AnnotatedDataset, parsed: Collection[str] = (), with_human: bool = False) -> None:
@@ -270,7 +271,7 @@ class Reference:
                         self.relations.update(relations(tokens))
                 yield row, tokens
 
-        self.leakage = LeakageFilter(read(), every=True)  # while it reads, the rest is filled in
+        self.leakage = LeakageFilter(read(), every=True)  # `read` also sets the attributes above
 
     def forms_of_video(self, vid: str) -> tuple[set[str], set[str]]:
         """Return the normal forms of a video's queries, and their lemmatised forms."""

@@ -15,8 +15,8 @@ from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, 
 FiguresByName = dict[tuple[int, str, str], float]  # by level, provider and metric
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # a header, and rows
 VERDICT, LEAKS = "verdict", "leaks."  # the latter before the name of a split
-MEASURES = yaml.safe_load(Path(__file__).with_name("measures.yaml").read_text("utf-8"))  # form and title of each
-SCALED = (NATURALNESS, "plausibility", "plausibility.examples")  # 0 as random fills, 1 as the queries
+MEASURES = yaml.safe_load(Path(__file__).with_name("measures.yaml").read_text("utf-8"))  # number format and title
+SCALED = (NATURALNESS, "plausibility", "plausibility.examples")  # 0 for random fills, 1 for the queries
 WORDS = {
     Verdict.TOO_FEW: "too few sentences to say",
     Verdict.RANDOM: "near random",
@@ -39,7 +39,7 @@ def newest_verdict(store: Store, negatives: Artifact) -> str:
 
 
 def verdict_line(figures: FiguresByName) -> str:
-    """Return the verdicts on all providers' negatives in one line, equal ones together; '' without any."""
+    """Return the verdicts on all providers' negatives in one line, levels of one verdict together; '' without any."""
     levels = defaultdict[str, list[str]](list)
     for level, name, metric in sorted(figures):
         if (name, metric) == (ALL, VERDICT):
@@ -51,7 +51,7 @@ def verdict_line(figures: FiguresByName) -> str:
 
 
 def cell(figures: FiguresByName, level: int, provider: str, metric: str) -> str:
-    """Return a figure with its interval; a dash if it is unknown, or its interval wider than the scale."""
+    """Return a figure with its interval; a dash if it is unknown, or if its interval is wider than the scale."""
     value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
     form = MEASURES[metric][0] if metric in MEASURES else ",.0f"
     if value is None:
@@ -96,6 +96,6 @@ def write_page(store: Store, quality: Artifact) -> str:
     manifest, figures = store.manifest(quality), figures_by_name(store.rows(quality))
     tables = [f"## {plain(name)}\n\n{markdown_table(*table)}" for name, table in figure_tables(figures)]
     notes = "".join(f"- {plain(note)}\n" for note in manifest.notes)
-    head = f"# {manifest.dataset}: how good the negatives are"
+    head = f"# {manifest.dataset}: quality of the negatives"
     where = f"Intervals are 95 % bootstrap intervals by video. All figures: {code(quality.path)}"
     return "\n\n".join(filter(None, [head, *tables, notes, where]))

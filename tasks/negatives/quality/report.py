@@ -1,7 +1,7 @@
-"""Stage `quality`: the quality report of an artifact of negatives, or of anyone's file, as a table of figures.
+"""Stage `quality`: the quality report on negatives, of an artifact or a user's file, as a table of figures.
 
-Counts see every row, blind AUC by words and plausibility at most 10,000 queries, and what needs a parser or an encoder
-a smaller sample, drawn by the queries' ids. Random fills of the same masks are a control.
+Counts use every row, blind AUC by words and plausibility use at most 10,000 queries, and figures that need a parser or
+an encoder use a smaller sample, drawn by the queries' ids. Random fills of the same masks are a control.
 """
 
 import gzip
@@ -64,7 +64,7 @@ from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 STAGE = "quality"
 SEED = 0
 MOST_QUERIES = 10_000  # for blind AUC by words and for plausibility
-CONTROL_DIVISOR = 3  # a third of the sample has random fills parsed, and is read by the language model
+CONTROL_DIVISOR = 3  # for a third of the sample, random fills are parsed and the language model reads all texts
 EXAMPLES = Path(__file__).with_name("sentences.txt.gz")  # in WordNet; written by `workshop/wordnet.py`
 COLUMNS = ("qid", "level", "query", "negative")  # of a data frame
 OPTIONAL = ("vid", "masked_query", "provider", "similarity")
@@ -76,7 +76,7 @@ def draw(queries: Iterable[str], count: int) -> set[str]:
 
 
 def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Negative]:
-    """Yield each row with random words: any that the training split has under a slot's class and fine tag.
+    """Yield each row with random words, of those that the training split has under a slot's class and fine tag.
 
     A row whose masks are unknown, or with a slot that no other word fits, is left out.
     """
@@ -94,14 +94,14 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
 
 
 def likelihoods(rows: Iterable[Negative], judge: LanguageModel) -> dict[str, float]:
-    """Return the log-likelihood a word of each negative and each query, NaN where the model can't read it."""
+    """Return the log-likelihood per word of each negative and query, NaN where the model can't read the text."""
     texts = texts_of(*rows)
     scored = zip(texts, judge.log_probabilities(texts), strict=True)
     return {text: round(total / max(1, len(words_of(text))), 3) for text, total in scored}
 
 
 def own_providers(source: Source, judge: str) -> set[str]:
-    """Return the providers whose words the judge has chosen itself; of a file those called llama, to be safe."""
+    """Return the providers whose words the judge has chosen itself; for a file, providers that are called llama."""
     if source.artifact is None:
         return {row.provider for row in source.rows() if row.provider == "llama"}
     makers = {(row["provider"], row["model"]) for row in source.store.rows(source.artifact, ["provider", "model"])}
@@ -125,8 +125,8 @@ def _notes(
     if not judge:
         how = f"`{INSTALL}`" if model == SMALL_MODEL else f"`hf download {model}`"
         yield (
-            f"the verdict is that of {trigrams}, and likelihood is left out: the language model {model} is not at "
-            f"hand, {how} gets it"
+            f"the verdict is by {trigrams}, and likelihood is left out: the language model {model} is not installed, "
+            f"{how} gets it"
         )
     elif own:
         yield (
@@ -135,7 +135,7 @@ def _notes(
             "(judging.language_model) names another judge"
         )
     else:
-        yield f"the verdict is that of the language model {judge.name}, which has chosen none of the words"
+        yield f"the verdict is by the language model {judge.name}, which has chosen none of the words"
     left_out = []
     if max(pc.value_counts(measures["level"]).field("counts").to_pylist(), default=0) < MIN_ROWS:
         left_out.append(f"blind AUC (needs {MIN_ROWS} negatives a level)")
@@ -226,7 +226,7 @@ class Quality(Stage):
         self.put_samples(rows, few, judge, bool(own), reference, figures)
         figures.put_verdicts(own)
         providers = measures["provider"].unique().to_pylist()
-        if len(providers) == 1:  # a figure is found under the name of its provider, too
+        if len(providers) == 1:  # its figures are also stored under its own name
             figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
         notes = Counter(_notes(config, judge, own, reference, measures))
         return Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows), notes=notes)
@@ -236,8 +236,8 @@ class Quality(Stage):
     ) -> None:
         """Add the figures of the rows, of a sample of `few` rows and of the control.
 
-        The language model `judge` reads what the control has. Figures that human text decides need enough of it;
-        without, the shipped text judges if there is no language model, or if that has chosen the words (`is_own`).
+        The language model `judge` reads the queries of the control. Plausibility and relations need `MIN_HUMAN` human
+        sentences; else WordNet's examples judge if there is no language model, or if it chose the words (`is_own`).
         """
         randoms, sample, data = list(random_fills(rows, reference)), self.judging.sample, self.data
         figures.put_blind_auc(rows)
@@ -279,15 +279,15 @@ def _publish(quality: Artifact) -> None:
 
 
 def evaluate(negatives: "str | Path | pd.DataFrame", dataset: str | None, settings: Mapping[str, Any]) -> Artifact:
-    """Return the report on what a user names or has, made without Prefect.
+    """Evaluate an artifact, file or data frame of negatives without Prefect, and return the artifact of the report.
 
-    An artifact is evaluated against the data set that it was made from unless one is named. A data frame has the
-    columns of the artifact `negatives`. Raises `NegativesError` if the negatives or the settings are wrong.
+    An artifact is evaluated against the data set that it was made from unless `dataset` names another. A data frame has
+    the columns of the artifact `negatives`. Raises `NegativesError` if the negatives or the settings are wrong.
     """
     if isinstance(negatives, pd.DataFrame):
         known = [name for name in (*COLUMNS, *OPTIONAL) if name in negatives.columns]
         if lacking := [name for name in COLUMNS if name not in known]:
-            raise NegativesError(f"the data frame lacks {', '.join(lacking)}: give what build_negatives gives")
+            raise NegativesError(f"the data frame lacks {', '.join(lacking)}: give one that build_negatives returns")
         with TemporaryDirectory(prefix="penumbra-") as folder:
             file = Path(folder) / "negatives.parquet"
             negatives[known].to_parquet(file, index=False)

@@ -107,7 +107,7 @@ def test_a_judge_that_chose_the_words_has_another_with_it(negatives: Path, tmp_p
 @pytest.mark.slow
 def test_a_judge_that_is_not_at_hand_is_one_line_with_the_remedy(negatives: Path) -> None:
     figures, notes = evaluate(negatives, "nobody/nothing")
-    expected = "the language model nobody/nothing is not at hand, `hf download nobody/nothing` gets it"
+    expected = "the language model nobody/nothing is not installed, `hf download nobody/nothing` gets it"
     assert any(expected in note and "a trigram model of the examples in WordNet" in note for note in notes)
     assert (1, "all", "naturalness") not in figures
 
