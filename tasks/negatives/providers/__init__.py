@@ -42,7 +42,7 @@ class Slot:
 
     @property
     def kind(self) -> tuple[str, str, str, str, bool]:
-        """All that determines what the slot may take."""
+        """The fields that determine which words the slot may take."""
         return self.primitive, self.tag, self.word, self.lemma, self.is_subject
 
     def choice(self, dictionary: Dictionary) -> Choice:
@@ -79,7 +79,7 @@ def has_valence(tokens: Tokens, slot: Slot, word: str) -> bool:
 class MaskedQuery:
     """A query with the slots of each level; `levels[0]` is level `first`.
 
-    `part` is (index, number) of the share of each slot's words that is on offer.
+    `part` is (index, number of shares): the share of each slot's words that is on offer.
     """
 
     qid: str
@@ -89,10 +89,10 @@ class MaskedQuery:
     part: tuple[int, int] = (0, 1)
 
     def chains(self) -> list["MaskedQuery"]:
-        """Return the query cut wherever a level has the same slots as the level before (one of two words: 1, 1, 2).
+        """Split the levels into chains: a new one begins where a level has the same slots as the level before.
 
-        Within a chain, a level keeps the words of the level before and adds its own. Levels with the same slots differ
-        by their words alone, so the chains of a query are offered different words.
+        Within a chain, a level keeps the words of the level before and adds its own. Levels with the same slots (a
+        query of two words masks 1, 1 and 2) differ by their words alone, so chains are offered different words.
         """
         starts = [i for i, slots in enumerate(self.levels) if i == 0 or slots == self.levels[i - 1]]
         return [
@@ -130,7 +130,7 @@ class Provider(ABC):
 
     @abstractmethod
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield at most `candidates` fills for each query and level, in any order; a seed always gives the same."""
+        """Yield at most `candidates` fills for each query and level, in any order; equal seeds give equal fills."""
 
 
 class SharedSettings(Protocol):
@@ -156,19 +156,19 @@ class TrainingText:
 
 
 class ProviderSettings(Parameters):
-    """The parameters of a provider, which makes it; `provider` is the name that users type."""
+    """The parameters of a provider, with the method that makes it; `provider` is the name that users type."""
 
     provider: ClassVar[str]
     about: ClassVar[str]  # short description
-    version: ClassVar[int] = 1  # increased by each change of its fills
+    version: ClassVar[int] = 1  # increased by each change of the provider's fills
 
     @property
     def on_device(self) -> bool:
-        """Whether it needs a GPU or all cores: of workers, only a cluster's create it."""
+        """Whether the provider needs a GPU or all cores: then no local worker, only a cluster's, creates it."""
         return False
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
-        """Return what its fills depend on besides masks, dictionary, seed and the number of candidates."""
+        """Return what the fills depend on besides masks, dictionary, seed and number of candidates."""
         return {}
 
     @abstractmethod
@@ -195,7 +195,7 @@ def load_prompt(name: str, *variables: str, folder: Path = FOLDER) -> Prompt:
     """Read `<folder>/<name>.txt`: a head, the static text and the text with exactly these variables.
 
     The three parts are separated by lines of three dashes. The static text is the beginning of every request, so that
-    a service's prompt cache has it. Raises `PenumbraError` that names the file and what is wrong with it.
+    services can cache it. Raises `PenumbraError` that names the file and what is wrong with it.
     """
     path = folder / f"{name}.txt"
     if not re.match(r"[a-z0-9][a-z0-9-]*\Z", name) or not path.is_file():

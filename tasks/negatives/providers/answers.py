@@ -1,8 +1,8 @@
 """The cache of paid answers, and the budget of the run that asks.
 
 A question that a service has answered is never asked again, and nothing is deleted. The cache holds names and JSON
-values, and several processes of one machine may read it at once (diskcache, which is SQLite). One run at a time asks:
-the others wait, and find its answers.
+values, and several processes of one machine may read it at once (diskcache, which is SQLite). Only one run asks at a
+time: the others wait, and then read its answers from the cache.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class JSONText(diskcache.Disk):  # type: ignore[misc]
         return super().store(json.dumps(value), False, key)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
-        """Return a row's value; raise `PenumbraError` for a pickle, a file outside the folder, and what is no JSON."""
+        """Return a row's value; raise `PenumbraError` for a pickle, a file outside the folder, or invalid JSON."""
         folder = Path(self._directory).resolve()
         if mode == MODE_TEXT and filename and (file := (folder / filename).resolve()).is_relative_to(folder):
             value = file.read_text("utf-8")  # earlier versions kept long values in files
@@ -98,7 +98,7 @@ class Budget:
         return True
 
     async def reserve(self, most: float) -> bool:
-        """Reserve an amount, if need be after requests under way have cost less than they could."""
+        """Reserve an amount; wait while requests under way may cost less than reserved, else return False."""
         while not self.try_reserve(most):
             if not self.reserved:
                 return False
@@ -106,7 +106,7 @@ class Budget:
         return True
 
     def charge(self, most: float, cost: float) -> None:
-        """Return a reserved amount, and charge what the request did cost."""
+        """Release a reserved amount, and charge the actual cost of the request."""
         self.reserved.remove(most)
         self.spent += cost
         self.store()
@@ -120,7 +120,7 @@ class Budget:
 def open_budget(answers: Answers, limit: float | None) -> Iterator[Budget]:
     """Yield the budget of the run that asks; any other run waits until it ends.
 
-    A run that has waited shares the limit with the run before it, and so does a run after one that was killed.
+    A run that has waited, or that follows a killed run, shares the limit with the previous run.
     """
     lock, has_waited = FileLock(answers.folder / "asking.lock", thread_local=False), False
     try:

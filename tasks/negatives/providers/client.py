@@ -1,8 +1,8 @@
 """The client of a hosted model: it asks every question that the cache has no answer to, and stores each answer.
 
-A round asks all open questions once; what its answers got wrong is asked again in requests of half the size, then
-alone. A lost request is sent again after a growing pause, and a limit of the service makes all requests wait. A service
-that only fails is left alone until the next run.
+A round asks all open questions once. Questions without a valid answer are asked again in requests of half the size, and
+then alone. A lost request is sent again after a growing pause, and a rate limit of the service makes all requests wait.
+After too many failures in a row, nothing more is sent to the service in this run.
 """
 
 import asyncio
@@ -31,26 +31,26 @@ TRANSPORT_RETRIES = 6
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds between two attempts
 LONGEST_WAIT = 600.0  # seconds to wait at most, however long the service asks for
 WORTH_REPORTING = 5.0  # seconds of a pause
-FAILURES = 5  # failures in a row for each request in flight, after which the service is left alone
-CHARACTERS_A_TOKEN = 3.6  # of such prompts
-MARGIN = 1.25  # by which that estimate may be too low when money is reserved
+FAILURES = 5  # failures in a row, for each request in flight, after which the client stops
+CHARACTERS_A_TOKEN = 3.6  # measured on these prompts
+MARGIN = 1.25  # factor on the estimated tokens when money is reserved, as the estimate may be too low
 SLOT_TOKENS = 6  # of an answer: quotes, number, colon, letter, comma
 OVER_BUDGET = "max_cost_usd is reached"
 
 
 async def all_of(tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all tasks, and then raise the first error: what was paid for meanwhile is stored."""
+    """Wait for all tasks, so that all paid answers are stored, and then raise the first error."""
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 
 
 class Client:
-    """Asks one service everything that the cache does not know, and counts what that took.
+    """Asks one service all questions that the cache has no answer to, and counts requests, tokens and cost.
 
-    `blocks` gives all questions, `total` is their number, `done` that of the answered and given up ones, `requests`
-    that of the answered requests, `again` that of those sent again. `lost_usd` is the most that lost answers can have
-    cost. `stopped` says why questions were left open.
+    `blocks` returns all questions and `total` is their number. `done` counts questions that were answered or given up,
+    `requests` requests that were answered, `again` requests that were sent again. `lost_usd` is the highest possible
+    cost of lost answers. `stopped` is why questions were left open.
     """
 
     budget: Budget
@@ -73,8 +73,8 @@ class Client:
         self._turn, self._stop_sleeping = asyncio.Lock(), asyncio.Event()
         self._resume = 0.0  # when requests may be sent again after a limit
         self._failures = 0  # since the last answer
-        self._askers = Counter[str]()  # number of open questions that have a key
-        self._given_up = dict[str, str]()  # keys of questions not to ask again: why refused, '' once stored
+        self._askers = Counter[str]()  # key → number of open questions with this key
+        self._given_up = dict[str, str]()  # key of a question not to ask again → reason of its refusal, '' once stored
 
     def progress(self) -> str:
         return f"{self.service.name} {self.done:,} of {counted(self.total, 'query')}"
@@ -99,7 +99,7 @@ class Client:
         return hashlib.sha256("".join(keys).encode()).hexdigest()[:16]
 
     def estimate(self) -> tuple[str, ...]:
-        """Return what asking takes, as a row of the report; tokens are estimated from characters."""
+        """Return the estimated cost of asking, as a row of the report; tokens are estimated from characters."""
         service, size, model = self.service, self.queries_a_request, self.service.settings.model
         questions = [question for block in self.blocks() for question in self.open_questions(block)]
         queries = len({question.query.qid for question in questions})
@@ -134,9 +134,9 @@ class Client:
         return question.key(self.service.cache_key)
 
     async def _ask_once(self, questions: Sequence[Question]) -> None:
-        """Ask all questions once, the same text of several queries once.
+        """Ask all questions once; several queries with the same text are one question.
 
-        Questions of like shapes are asked together, because their requests have the same schema.
+        Questions are sorted by shape, because requests of one shape have the same schema.
         """
         self._askers, requests = Counter(map(self.key, questions)), list[list[Question]]()
         distinct = {self.key(question): question for question in questions}.values()
@@ -151,7 +151,7 @@ class Client:
                 await self._ask_request(request)
 
         await all_of(work() for _ in range(hosted.IN_FLIGHT))
-        if self.requests:  # otherwise it refuses everything, perhaps for another reason
+        if self.requests:  # a service that refuses all requests may have another reason than these questions
             refused = {key: reason for key, reason in self._given_up.items() if reason}
             self.answers.put({f"question {key}": {"error": f"request refused: {why}"} for key, why in refused.items()})
             self.done += sum(self._askers[key] for key in refused)
@@ -186,7 +186,7 @@ class Client:
         self.done += sum(self._askers[self.key(q)] for q in request if not self.open_questions([q]))
 
     async def _deliver(self, request: Sequence[Question]) -> Answer:
-        """Send a request until it is answered; raise `ServiceError` if it is not."""
+        """Send a request until it is answered, and return the answer; raise `ServiceError` if there is none."""
         payload, price = self.service.payload(request), self.service.price
         prompt_tokens = int(len(json.dumps(payload)) / CHARACTERS_A_TOKEN * MARGIN)
         most = price.cost(prompt_tokens, self.service.most_tokens(request)) if price else 0.0
@@ -201,7 +201,7 @@ class Client:
         return await again_after("retry", TRANSPORT_RETRIES)(again_after("wait", inf), self._send, payload, most)
 
     async def _send(self, payload: dict[str, Any], most: float) -> Answer:
-        """Send a request once, and charge what it cost: `most`, unless it is known to be less."""
+        """Send a request once, and charge its cost, or `most` if the cost is unknown."""
         async with self._turn:  # a limit holds for all requests
             if self._limiter:
                 await self._limiter.acquire()
@@ -232,7 +232,7 @@ class Client:
         """Return the seconds until a request is sent again; after a limit, all requests wait as long."""
         error: Any = state.outcome and state.outcome.exception()
         growing = wait_exponential_jitter(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE, jitter=FIRST_PAUSE)
-        seconds = min(error.after or growing(state), LONGEST_WAIT)  # "at once" is no answer to a limit
+        seconds = min(error.after or growing(state), LONGEST_WAIT)  # a pause of 0 s would hit the limit again
         if error.action == "wait":
             self._resume = max(self._resume, time.monotonic() + seconds)
         if seconds >= WORTH_REPORTING:

@@ -120,7 +120,7 @@ class ScoredOffer:
     """The words of one class and tag, and how well each of them fits a slot.
 
     A word's score in a relation is p(word | the rest of the relation) / p(word), the first smoothed towards the second:
-    1 where the rest says nothing, less where other words were seen in its place.
+    1 if the rest was never seen, below 1 if other words were seen with it.
     """
 
     def __init__(self, provider: CorpusProvider, key: tuple[str, str]) -> None:
@@ -227,8 +227,8 @@ class Sampler:
     def _draw(self, targets: Sequence[Target], depth: int, counter: int) -> None:
         """Draw one slot of several chains, for all their candidates.
 
-        Rows in the same state have the same scores, which are computed once: at first those of all candidates of a
-        chain, and often those of similar chains. The candidates of a chain's first slot differ.
+        Rows in the same state have the same scores, which are computed once: at first all candidates of a chain share a
+        state, and often similar chains do. If a first level has one slot, its candidates get different words.
         """
         offer, each = targets[0].offer, np.arange(self.candidates)
         rows = (np.array([target.chain for target in targets])[:, None] * self.candidates + each).ravel()
@@ -255,7 +255,7 @@ class Sampler:
         self.lemmas[rows[drawn], columns[drawn]] = offer.lemmas[chosen[drawn]]
 
     def _states(self, targets: Sequence[Target], rows: Ids, columns: Ids) -> Ids:
-        """Return all that a row's scores depend on: the slot's kind, four words around it, a key for each relation."""
+        """Return each row's state, which determines its scores: slot kind, four words around it, relation keys."""
         seen = self.provider.sightings
         most = max(len(target.relations) for target in targets)
         states = np.full((len(rows), 5 + most), NONE, dtype=np.int64)
@@ -281,7 +281,7 @@ def _pick(mass: Floats, draws: Any) -> Any:
 
 
 def _pick_different(scores: Floats, draws: Floats) -> Ids:
-    """Return indices (rows, candidates): the first `DISTINCT` of a row differ, the others flatten the odds."""
+    """Return indices (rows, candidates): the first `DISTINCT` of a row differ; the others use roots of the scores."""
     chosen = np.empty(draws.shape, dtype=np.int64)
     for row, (weights, flat) in enumerate(zip(scores.copy(), np.cumsum(np.sqrt(scores), axis=1), strict=True)):
         for i, draw in enumerate(draws[row]):

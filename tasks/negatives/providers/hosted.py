@@ -21,11 +21,11 @@ from penumbra.tasks.negatives.providers import Prompt
 from penumbra.tasks.negatives.providers.questions import Answer, Question, letters, request_text
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
 
-IDENTITY = "identity"  # HTTP's name of no compression
+IDENTITY = "identity"  # HTTP's content coding without compression
 IN_FLIGHT = 16  # requests of one service under way at the same time
 TIMEOUT = 120.0  # seconds until a request is given up as lost
 MOST_BYTES = 8_000_000  # of an answer, which is never compressed: a small one could unpack to gigabytes
-MOST_TOKENS = 10**9  # that a service may say an answer took
+MOST_TOKENS = 10**9  # of an answer; a service that reports more is not believed
 WORD_TOKENS = 16  # most tokens of an answer for each slot
 # The least reasoning effort of each family of OpenAI's models that reason before they answer
 REASONING_EFFORT = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
@@ -72,7 +72,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def seconds_of(text: str | None) -> float:
-    """Return a number of seconds, which may be infinite; 0 for what is no number."""
+    """Return a number of seconds, which may be infinite; 0 if the text is no number."""
     try:
         return max(0.0, float(text or 0))  # 0 for NaN
     except ValueError:
@@ -92,7 +92,7 @@ async def read_bounded(response: Any) -> None:
 
 
 def read_bounded_in_time(response: Any, **_: Any) -> None:
-    """Do the same with a response of requests, and raise `requests.ConnectionError`, also if it comes too slowly."""
+    """Read a response of requests; raise `requests.ConnectionError` if it is compressed, too long or too slow."""
     import requests
     import urllib3
 
@@ -118,9 +118,9 @@ class Service(ABC):
         self.cache_key = settings.cache_key(prompt.label)
 
     def authenticate(self) -> None:
-        """Read the key from the environment, else from the Prefect Secret block, which no event loop may do.
+        """Read the key from the environment or the Prefect Secret block; must be called outside an event loop.
 
-        A server of one's own (`base_url`) may need none; otherwise raise `PenumbraError` if there is no key.
+        Raises `PenumbraError` if there is no key, except for the user's own server (`base_url`), which may need none.
         """
         settings = self.settings
         self.key = os.environ.get(settings.key_variable, "").strip()
@@ -143,7 +143,7 @@ class Service(ABC):
         return 32 + WORD_TOKENS * sum(len(question.open) for question in questions)
 
     def harmless(self, named: Any) -> str:
-        """Return a name that a service gave, or "" for what is no name or contains the key."""
+        """Return a name that a service gave, or "" if it is no name or contains the key."""
         name = str(named)
         return name if re.fullmatch(r"[\w./:@-]{1,100}", name) and not (self.key and self.key in name) else ""
 
@@ -152,7 +152,7 @@ class Service(ABC):
         problems = {"model refused": is_refused, "answer was cut off": is_cut, "answer is empty": not text}
         problem = next((problem for problem, is_so in problems.items() if is_so), "")
         counts = [int(count or 0) for count in tokens]
-        # other numbers are no counts: they would give money back, or fit into no table
+        # other numbers are ignored: negative ones would reduce the cost, larger ones exceed the table's type
         prompt, completion, cached = counts if all(0 <= count <= MOST_TOKENS for count in counts) else (0, 0, 0)
         model = self.harmless(model) or self.settings.model
         cost = self.price.cost(prompt, completion, cached) if self.price else 0.0
@@ -174,8 +174,8 @@ class Service(ABC):
 class OpenAIService(Service):
     """OpenAI's chat completions, and servers that speak them (vLLM, Ollama, gateways).
 
-    Requests use the library's low-level `post`: its typed `create` walks the whole schema of every request, which is
-    most of the time that a request costs on this side.
+    Requests use the library's low-level `post`: its typed `create` walks the whole schema of every request, which takes
+    most of a request's CPU time.
     """
 
     settings: OpenAI
@@ -277,7 +277,7 @@ class GeminiService(Service):
     def model(self) -> Any:
         """The library's model, with a connection for each request in flight."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # that the library has a successor
+            warnings.simplefilter("ignore", FutureWarning)  # the library warns that it has a successor
             import google.generativeai as genai
         from google.generativeai.client import get_default_generative_client
         from requests.adapters import HTTPAdapter

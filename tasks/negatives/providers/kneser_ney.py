@@ -1,7 +1,7 @@
 """An interpolated Kneser-Ney trigram model (Chen & Goodman 1999, discount 0.75) that scores many slots at once.
 
 Scores are sums, products and quotients of 64-bit floats in a fixed order, so the same text gives the same numbers on
-every machine, which logarithms and exponentials would not.
+every machine; logarithms and exponentials could differ.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 class Order(NamedTuple):
-    """Discounted probabilities of one n-gram order, by key = context * V + word, and the mass that a context leaves."""
+    """Discounted probabilities of one n-gram order, by key = context * V + word, and each context's left-over mass."""
 
     keys: Ids
     values: Floats
@@ -55,7 +55,7 @@ def _order(keys: Ids, counts: Floats, size: int) -> Order:
 
 
 class Trigrams:
-    """Counts of three words in a row; memory grows with the number of different trigrams, not with the text."""
+    """Counts of word trigrams; memory grows with the number of different trigrams, not with the text."""
 
     def __init__(self, sentences: Iterable[Iterable[str]] = ()) -> None:
         self.index: dict[str, int] = {UNKNOWN: 0, START: 1, END: 2}
@@ -181,17 +181,17 @@ class SlotScorer:
 
 
 class Plausibility:
-    """The mean natural log-probability of a text's tokens: the lower one of two models.
+    """The mean natural log-probability of a text's tokens: the minimum of two models.
 
-    Each model is of the training queries of one half of the videos, so that a candidate does not score high because its
-    own sentence is in the model.
+    Each model is fitted to the training queries of one half of the videos, so that one of them has not seen the query
+    that a candidate was made from.
     """
 
     def __init__(self) -> None:
         self.halves = (Trigrams(), Trigrams())
 
     def add(self, vid: str, tokens: Tokens) -> None:
-        """Add a human sentence: a query of a video, to the half of that video."""
+        """Add a query of a video to the half that the video belongs to."""
         half = self.halves[blake2b(vid.encode(), digest_size=1).digest()[0] % 2]
         half.add([token["text"].lower() for token in tokens])
 

@@ -1,13 +1,13 @@
 """Provider `llama`: a language model on this machine proposes words for a slot and scores the sentences with them.
 
-Some of the data set's own sentences stand before each sentence, so the model expects sentences of their kind. For a
-slot, it proposes the likeliest words of the slot's primitive class and fine tag: those of the dictionary and, with an
-open vocabulary, other English words (`penumbra.tasks.text.wordnet`). It reads from left to right, so a verb is proposed
-as the missing word of the whole sentence: a line with a blank, after lines that show the word for a blank. Words that
-repeat a word or do not go with the verb's object are left out; so are words that may be true of the same moment, if
-others fit. Then log P of the sentence decides: how much the word changes it up to a few words after the slot, and how
-much less likely it makes one of these words, as the object of a verb that does not go with it. Words that the data set
-or captions have in the same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
+Some of the data set's own sentences stand before each sentence, so the model expects similar sentences. For a slot, it
+proposes the likeliest words of the slot's primitive class and fine tag: words of the dictionary and, with an open
+vocabulary, other English words (`penumbra.tasks.text.wordnet`). The model reads from left to right, so a verb, adjective
+or adverb is proposed as the missing word of the whole sentence: a line with a blank, after lines that show the word for
+a blank. Words that repeat a word, or verbs that can't take the object, are left out; so are words that may be true
+of the same moment, if others fit. The others are scored by the change of log P up to a few words after the slot, and by
+the largest fall of one of these words, such as the object of an odd verb. Words that the data set or captions have in
+the same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
 
 A beam of fillings is kept from slot to slot and from level to level. A filling is ranked by the mean log P of its
 levels, so a word of level 1 that leaves no good word for level 2 is dropped. Gumbel noise makes the choice a draw
@@ -43,11 +43,11 @@ from penumbra.tasks.text.masks import render
 from penumbra.tasks.text.relations import Tokens, edges
 
 PROMPT, MISSING_WORD = "sentence-2", "missing-word-1"
-SENTENCES = 16  # of the data set before each sentence
-MEASURED = 48  # further ones, whose log P is compared with that of filled sentences
-FEW = 16  # with fewer of them, no such threshold is used
-EXAMPLES = 16  # of sentences with a missing word before such a sentence
-LONGEST = 20  # tokens that such a sentence may have
+SENTENCES = 16  # sentences of the data set before each sentence
+MEASURED = 48  # further sentences of the data set, whose log P gives a threshold for filled sentences (`LIKELIER`)
+FEW = 16  # with fewer measured sentences, there is no threshold
+EXAMPLES = 16  # lines with a missing word and its answer, before a line that asks for one
+LONGEST = 20  # tokens of these sentences and lines, at most
 BLANK = "___"
 # Verbs that are often true where a more exact one is: who peels a banana also holds it. Level 1 would then be true.
 GENERAL = frozenset(("do", "get", "have", "hold", "make", "move", "place", "prepare", "put", "set", "take", "use"))
@@ -55,16 +55,16 @@ MISSING = ("verb", "adjective", "adverb")  # the classes whose words are propose
 WRONG_ARTICLES = {("a", True), ("an", False)}  # and whether the word after it begins with a vowel
 EITHER_ARTICLE = "hu"  # "an hour", "a house"; "a unicorn", "an umbrella"
 BEAM = 8  # fillings of a query that are kept
-CHILDREN = 2  # of these, the most that continue the same filling
+CHILDREN = 2  # kept fillings that continue the same filling, at most
 FIRST = 20  # words that are scored for a query's first slot
-ENTAILED = 3  # words that may be true of the moment, scored besides these
+ENTAILED = 3  # words that may be true of the moment, which are scored in addition for the first slot
 FURTHER = 3  # words that are scored for each further slot of each filling
 AHEAD = 5  # words after the slot that are read to score a word in it
 READ = 8  # fillings of a query whose plausibility is read at the end of a level
-CONSIDERED = 200  # likeliest words among which these are chosen
+CONSIDERED = 200  # likeliest words, from which the scored words are chosen
 QUERIES = 512  # filled at once: bounds the memory whatever the size of a part
 
-PLAUSIBLE = 3.0  # nats of log P that a nat of a sentence's plausibility counts
+PLAUSIBLE = 3.0  # weight of a sentence's plausibility, in nats of log P for each nat of log-odds
 # The least plausibility (log-odds) of a filled sentence, by level. Of the fills that were read, two in three near these
 # limits were natural at level 1, half at the others.
 IMPLAUSIBLE = (-0.5, 0.0, 0.0)
@@ -72,21 +72,21 @@ IMPLAUSIBLE = (-0.5, 0.0, 0.0)
 # levels 2 and 3 the change of log P is added to the plausibility: both together tell natural fills from odd ones.
 LATER = (0.5, 1.5)  # the least plausibility at these levels
 WITH_CHANGE = 1.25  # the least sum at these levels
-CHANGE = 0.2  # plausibility that a nat of log P counts in this sum
+CHANGE = 0.2  # weight of the change of log P in this sum
 
 # In nats of log P(sentence):
 COST = 6.0  # the most that a word may cost; a slot for which every word costs more is not filled
 TOTAL = 9.0  # the most that all words of a filling may cost
-LEAST = -20.0  # a filled sentence's log P plus its number of words must reach this, or, if that is lower,
-LIKELIER = 0.25  # this quantile of the data set's sentences: of fills below both, one in five reads naturally
+LEAST = -20.0  # the least log P plus number of words of a filled sentence; the quantile LIKELIER replaces it if lower
+LIKELIER = 0.25  # quantile of the measured sentences; of fills below both limits, one in five reads naturally
 KNOWN = 1.0  # preference for a word of the dictionary
 ALIKE = 4.0  # preference for a noun that is of the same kind as the query's, by `wordnet.likeness`
-FITS = 2.0  # how much the largest fall of log P of one token after the slot counts, besides the change of the sum
+FITS = 2.0  # weight of the largest fall of log P of one token after the slot, in addition to the change of the sum
 TERM = 3.0  # preference for a word that forms a term with the noun after it or the modifier before it
 MUCH_WORSE = 2.0  # an entailed word is kept for levels 2 and 3 if the best false word ranks so much lower
-LONGER = 1.5  # proposed words are ranked by their first token: what each further one costs
+LONGER = 1.5  # cost of each further token of a proposed word, as words are ranked by their first token
 EXPECTED = 0.2  # share of log P(word | the words before it) that is subtracted: else common verbs fill all slots
-EXPECTED_MODIFIER = 0.5  # the same share for modifiers: their noun should decide ("glass bowl", not "cake bowl")
+EXPECTED_MODIFIER = 0.5  # this share for modifiers, which should fit their noun ("glass bowl", not "cake bowl")
 RAREST = -8.0  # the least log P(word | the words before it) that `EXPECTED` counts
 
 
@@ -129,7 +129,7 @@ class LlamaProvider(Provider):
             texts = [beam.text({}) for beam in beams]
             if self.least > -inf:
                 scores = self.language_model.log_probabilities(texts)
-            else:  # then no score is needed but that of a sentence that is too long
+            else:  # without a threshold, the score only says whether a sentence is too long (NaN)
                 lines = self.language_model.tokens([f"{text}\n" for text in texts])
                 scores = [nan if len(line) > self.language_model.longest else 0.0 for line in lines]
             for beam, score in zip(beams, scores, strict=True):
@@ -143,7 +143,7 @@ class LlamaProvider(Provider):
                 yield from beam.fills(candidates)
 
     def _fill(self, beams: Sequence["Beam"], turn: int) -> None:
-        """Fill the same turn of several queries; what several of them ask the model is asked once."""
+        """Fill the same turn of several queries; texts that several queries share are scored once."""
         states = [(beam, state) for beam in beams for state in beam.states]
         proposed = self._propose(states, turn)
         choices = [
@@ -162,7 +162,7 @@ class LlamaProvider(Provider):
             beam.select(turn, children[id(beam)], self.temperature, self.seed)
 
     def _keep_plausible(self, beams: Sequence["Beam"], children: dict[int, list["State"]], turn: int) -> None:
-        """Leave out the implausible fillings at the end of a level, and let the plausibility of the others count."""
+        """Leave out the implausible fillings at the end of a level, and set the plausibility of the others."""
         best = [nlargest(READ, children[id(beam)], key=lambda child: child.rank) for beam in beams]
         texts = [
             beam.text(words)
@@ -199,7 +199,7 @@ class LlamaProvider(Provider):
 
 
 def highest(ranks: Scores, count: int) -> list[int]:
-    """Return the places of the highest ranks, the highest first; of equal ones the first."""
+    """Return the indices of the `count` highest ranks, the highest first; of equal ranks, the lowest index first."""
     least = np.partition(ranks, -count)[-count] if len(ranks) > count else -inf
     places = np.flatnonzero(ranks >= least)
     return [*places[np.argsort(-ranks[places], kind="stable")][:count].tolist()]
@@ -217,13 +217,13 @@ def _digest(text: str) -> bytes:
 
 
 def example_sentences(queries: Iterable[Tokens], seed: int) -> list[str]:
-    """Return some different sentences that are not long, drawn by their digests: examples, then those to measure."""
+    """Return distinct short sentences, drawn by their digests: `SENTENCES` examples, then `MEASURED` further ones."""
     texts = {render(list(tokens), {}) for tokens in queries if len(tokens) <= LONGEST}  # type: ignore[arg-type]
     return nsmallest(SENTENCES + MEASURED, sorted(texts), key=lambda text: _digest(f"{seed} {text}"))
 
 
 def missing_words(queries: Iterable[Tokens], primitive: str, seed: int) -> list[str]:
-    """Return some lines with the missing word of a sentence: different words of a class, drawn by their digests."""
+    """Return lines of a sentence with a blank and its word, of different words of a class, drawn by their digests."""
     places = {
         (render(list(tokens), {i: BLANK}), token["text"].lower())  # type: ignore[arg-type]
         for tokens in queries
@@ -257,7 +257,7 @@ class State:
     """A filling: its words by token, its change of log P at the end of each `finished` level and now (`score`).
 
     `preference` is the sum of its words' preferences, `parent` the id of the filling that it continues, `plausibility`
-    that of the sentence at the end of a level, less the query's, with its weight.
+    the weighted difference of the sentence's plausibility from the query's, at the end of a level.
     """
 
     words: dict[int, str] = field(default_factory=dict)
@@ -271,8 +271,8 @@ class State:
     def rank(self) -> float:
         """The mean log P of its levels and the preference for its words: higher is better.
 
-        A level counts at most as much as the level before it: a word that only a further change makes natural ("eats
-        the television", then "eats the food") was a bad one.
+        The value of a level is at most the value of the level before: a word that is natural only after another change
+        ("eats the television", then "eats the food") is a bad one.
         """
         levels = [*accumulate((*self.finished, self.score + self.plausibility), min)]
         return sum(levels) / len(levels) + self.preference
@@ -318,7 +318,7 @@ class Beam:
         return render(self.query.tokens[:end], surfaces)
 
     def text_up_to(self, state: State, turn: int, word: str) -> str:
-        """Return the sentence with a word in a turn's slot, or as it is, up to some words after the slot."""
+        """Return the sentence up to some words after a turn's slot, with a word in the slot, or unchanged for ''."""
         token = self.turns[turn].slot.token
         end = token + 1 + AHEAD
         text = self.text(state.words | ({token: word} if word else {}), end)
@@ -382,7 +382,7 @@ class Beam:
     def children(
         self, state: State, turn: int, words: Mapping[str, float], changes: Scores, misfits: Scores
     ) -> list[State]:
-        """Return the filling with each of these words in a turn's slot, but for those that cost too much.
+        """Return the filling continued by each of these words in a turn's slot, except words that cost too much.
 
         `changes` are changes of log P; `misfits` say how much less likely a word makes one of the words after the slot.
         A subject may cost more, as few words can be subjects.
@@ -436,7 +436,7 @@ class Beam:
         self.states = [state.finish() for state in kept[:BEAM]] if is_last else kept[:BEAM]
 
     def _give_up(self, turn: int, problem: str) -> None:
-        """Leave out the levels from a turn's on."""
+        """Leave out the level of a turn and all later levels."""
         later = range(self.turns[turn].level, self.query.first + len(self.query.levels))
         self.problems |= dict.fromkeys(later, problem)
         del self.turns[turn:]

@@ -4,8 +4,8 @@ A question is a line such as `person [4 opens: A closes B fixes] the [5 door: A 
 its word, and the words on offer by letter. The answer is a JSON object from numbers to letters, whose schema is the
 same for all requests of one shape. Levels are nested, so one answer fills all of them.
 
-Row "question KEY" of the cache leads to an answer or has the service's refusal, "answer NAME" has the answer to a
-request, and "offer NAME" the words that were on offer to an answered question, by slot.
+Row "question KEY" of the cache names an answer or has the service's refusal, "answer NAME" has the answer to a
+request, and "offer NAME" has, by slot, the words that were on offer in an answered question.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from penumbra.tasks.text.wordnet import is_entailed
 
 LETTERS = ascii_uppercase
 CELLS = 1 << 20  # scores computed at once: 8 MB a table
-FEW = 2  # slots of a level that would be refused if all its words were entailed, as is likely with so few
+FEW = 2  # a first level of at most so many slots is offered no entailed words: an answer could choose only these
 FLATTEN = 0.75  # exponent of the contextual probability: below 1, so that lists vary
 MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong with it
 UNANSWERED = "not answered yet"
@@ -50,7 +50,7 @@ class WordLists:
 
     A slot of a level with few slots is not offered words that may be true of the moment, unless there are no others.
 
-    The list of a question that `answers` has an answer to stays as it was, even if the dictionary has grown since.
+    A question with an answer in `answers` keeps its lists, even if the dictionary has grown since.
     """
 
     def __init__(self, training: TrainingText, filling: SharedSettings, answers: Answers) -> None:
@@ -61,7 +61,7 @@ class WordLists:
         self._entailed: dict[tuple[Class, str], Ids] = {}  # indices of words, by slot's class and word
 
     def name(self, query: MaskedQuery, candidate: int) -> str:
-        """Return the digest of what a query's lists are drawn for."""
+        """Return the name of a query's lists: a digest of the query, its slots, the candidate and the settings."""
         slots = [[slot.token, slot.primitive, slot.tag, slot.word, slot.lemma] for slot in query.levels[-1]]
         texts = [token["text"] for token in query.tokens]
         return _digest([self.count, self.seed, query.qid, candidate, query.part, slots, texts])
@@ -83,7 +83,7 @@ class WordLists:
         return lists
 
     def _kept(self, query: MaskedQuery, candidate: int) -> Lists:
-        """Return the lists of an answered question; none if one of its slots may not take a word of them any more."""
+        """Return the lists of an answered question; none if a slot may not take one of its words any more."""
         known = self.answers.get(f"offer {self.name(query, candidate)}") or ()
         pairs = [(slot, word) for slot, words in zip(query.levels[-1], known, strict=False) for word in words]
         are_valid = all(slot.may_take(word, self.dictionary) for slot, word in pairs)
@@ -128,7 +128,7 @@ def _digest(content: list[Any]) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """A query, or a chain of its levels, as a language model is asked about it.
+    """A question to a language model about a query, or about a chain of its levels.
 
     `options` has the words on offer for each slot of the last level, `offer` their name (`WordLists.name`), and
     `chosen` the words that earlier answers chose validly, by the slot's index: they are written into the text, and only
@@ -151,7 +151,7 @@ class Question:
 
     @cached_property
     def open(self) -> list[int]:
-        """Indices of the slots that are asked for, in the masking order; no slot of a level that lacks words."""
+        """Indices of the slots that are asked for, in the masking order, without levels that lack words on offer."""
         fillable = [slots for slots in self.levels.values() if all(self.options[i] for i in slots)]
         return [i for i in dict.fromkeys(chain.from_iterable(fillable)) if i not in self.chosen]
 
@@ -215,7 +215,7 @@ def request_text(questions: Sequence[Question]) -> str:
 def parse(text: str) -> dict[str, Any]:
     """Return an answer's numbers and values; empty if it is no JSON object. A number that occurs twice has no value."""
     text = text.strip()
-    if text.startswith("```") and text.endswith("```") and "\n" in text:  # models without JSON mode like such fences
+    if text.startswith("```") and text.endswith("```") and "\n" in text:  # models without JSON mode may write fences
         text = text[text.index("\n") : -3]
 
     def unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -287,8 +287,8 @@ def store(answers: Answers, request: Sequence[Question], cache_key: dict[str, An
 class Attempt:
     """An answer to a question, or the service's permanent refusal: the valid words, and what was wrong.
 
-    `number` (from 1) is the question's number in the request. `shared` says that another query asked the same first and
-    bears the cost.
+    `number` (from 1) is the question's number in the request. `shared` is whether another query asked the same question
+    first and bears the cost.
     """
 
     question: Question
@@ -304,7 +304,7 @@ def attempt_history(
 ) -> tuple[list[Attempt], Question | None]:
     """Return the attempts at a question in the cache, and the question to ask next: None if it is answered or given up.
 
-    Both asking and filling depend on the cache through this function alone.
+    Asking and filling read the attempts from the cache with this function only, so they agree.
     """
     attempts: list[Attempt] = []
     while question.open:
@@ -326,17 +326,17 @@ def attempt_history(
 
 
 def open_questions(questions: Iterable[Question], cache_key: dict[str, Any], answers: Answers) -> list[Question]:
-    """Return what is to be asked next of each question that has no final answer."""
+    """Return the next attempt at each question that has no final answer."""
     following = (attempt_history(question, cache_key, answers)[1] for question in questions)
     return [question for question in following if question]
 
 
 @dataclass(frozen=True)
 class HostedProvider(Provider):
-    """Reads the answers to all questions from the cache; `run` is the run that reads.
+    """Reads the answers to all questions from the cache; `run` is the id of the run that reads.
 
-    Every attempt is a row, so that tokens and money add up: an answer's tokens are shared among the queries of its
-    request, and a query's share among the levels that were still open.
+    Every attempt is a row, so that the rows sum to all tokens and costs: an answer's tokens are divided among the
+    queries of its request, and a query's share among the levels that were still open.
     """
 
     name: str

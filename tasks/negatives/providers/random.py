@@ -54,7 +54,7 @@ class RandomProvider(Provider):
                     yield Fill(chain.qid, level, () if problem else tuple(words[slot] for slot in slots), problem)
 
     def _draw(self, chain: MaskedQuery, offered: dict[Slot, list[str]], candidate: int) -> dict[Slot, str]:
-        """Return a word for each slot that has any."""
+        """Return a word for each slot that has words on offer."""
         seeds = [row_seed(self.seed, chain.qid, chain.first, candidate, slot.token) for slot in offered]
         draws = uniform(np.array(seeds, dtype=np.uint64), 0)
         pairs = zip(offered.items(), draws, strict=True)

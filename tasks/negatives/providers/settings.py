@@ -1,4 +1,4 @@
-"""The parameters `filling` and those of each provider, whose implementation is imported when it is made."""
+"""The parameter group `filling` and the parameters of each provider, whose module is imported when it is made."""
 
 import os
 import re
@@ -83,7 +83,7 @@ class Llama(ProviderSettings):
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Price:
-    """The price of a model in USD per million tokens; without `cached_input`, cached input costs as much as other."""
+    """The price of a model in USD per million tokens; the default of `cached_input` is the price of `input`."""
 
     input: Annotated[float, Field(ge=0)]
     output: Annotated[float, Field(ge=0)]
@@ -138,7 +138,7 @@ class HostedSettings(ProviderSettings):
 
     @property
     def address(self) -> str | None:
-        """Address of the service, None for the public one; raises `PenumbraError` if the environment's is invalid."""
+        """Address of the service, None: the public one; raises `PenumbraError` if the variable holds an invalid one."""
         try:
             return self.base_url or plain_address(os.environ.get(self.address_variable) or None)
         except ValueError as error:
@@ -218,8 +218,8 @@ class Filling(Parameters):
 
     providers: list[ProviderName] = Field(
         [],
-        description=f"Providers of the candidates; none: llama up to {counted(FEW - 1, 'training query')}, corpus "
-        "for more. A text that two of them give counts for the first one. "
+        description=f"Providers of the candidates. Default: llama up to {counted(FEW - 1, 'training query')}, corpus "
+        "for more. A text from two providers counts for the first one. "
         + "; ".join(f"{settings.provider}: {settings.about}" for settings in PROVIDERS.values())
         + ".",
     )

@@ -1,4 +1,4 @@
-"""The words that provider `llama` considers for a slot, and what they go with."""
+"""The words that provider `llama` considers for a slot, and the relations and terms that they occur in."""
 
 from collections import ChainMap, Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,13 +17,13 @@ from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.relations import Edge, Relation, Tokens, caption_relations, relations, smoothed
 
 ATTESTED = 3.0  # preference for a word in a relation that the data set has or other captions have, for each relation
-FREQUENT = 0.5  # added to it: this times the log of the relation's smoothed count in the data set, at most 2
+FREQUENT = 0.5  # weight of the log (at most 2) of a relation's smoothed count in the data set, added to the preference
 PLACES = [Relation._fields.index(name) for name in ("head", "preposition", "dependent")]
 MODIFIERS = ("compound", "amod")  # the arcs of words that form a term with the noun that follows them
 
 
 class Words(NamedTuple):
-    """The words that a slot may take, and of each: lemma, tokens of the model, and if the dictionary has it.
+    """The words that a slot may take, with the lemma and tokens of each, and whether the dictionary has it (`known`).
 
     `places` has the indices of the words by lemma; `first` is the first token of a word in its slot, `tokens` the
     number of its tokens there, and `missing` the first token of the word as an answer, in lower case after a blank.
@@ -82,7 +82,7 @@ class Vocabulary:
 
 
 class Context:
-    """What goes with what: the relations of the data set and of captions, and WordNet's terms ("soy sauce")."""
+    """The relations of the data set and of captions, and WordNet's two-word terms ("soy sauce")."""
 
     def __init__(self, queries: Iterable[Tokens]) -> None:
         seen = Counter(chain.from_iterable(map(relations, queries)))
@@ -148,7 +148,7 @@ def _tokens_seen(tokenizer: Any) -> dict[str, tuple[int, int]]:
 
 
 def _attested(several: Iterable[Relation]) -> defaultdict[tuple[Any, ...], dict[str, float]]:
-    """Return the preferences for lemmas by place and rest of a relation."""
+    """Return the preferences for lemmas, by the place of the lemma in a relation and the rest of the relation."""
     found = defaultdict[tuple[Any, ...], dict[str, float]](dict)
     for relation in several:
         for place in PLACES:

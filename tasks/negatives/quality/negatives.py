@@ -244,8 +244,7 @@ def masked_tokens(masked: str, tokens: Sequence[str]) -> list[int] | None:
 class Reference:
     """The content of a data set that negatives are evaluated against.
 
-    `parsed` are the training queries whose tokens are kept; `with_human` keeps the queries of other splits, from which
-    no provider has drawn.
+    `parsed` are the training queries whose tokens are kept; `with_human` keeps queries that no provider has drawn from.
     """
 
     def __init__(self, data: AnnotatedDataset, parsed: Collection[str] = (), with_human: bool = False) -> None:
