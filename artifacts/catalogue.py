@@ -136,7 +136,7 @@ class Catalogue:
         shown += [f"{len(names) - MOST} more"] if len(names) > MOST else []
         Catalogue.announce(
             f"{now.dataset}/{now.stage}: uses {now.key}, the newest of {len(manifests)}; "
-            f"the one before, {before.key}, has {'; '.join(shown) or 'the same parameters and inputs'}"
+            f"the previous one, {before.key}, has {'; '.join(shown) or 'the same parameters and inputs'}"
         )
 
     def _settings(self, manifest: Manifest) -> dict[str, str]:

@@ -61,7 +61,7 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
         ("Parquet", code(artifact.path)),
         ("key", code(artifact.key)),
     ]
-    sections = [f"# {manifest.dataset}: {manifest.stage}", markdown_table(("what", "how much"), counts)]
+    sections = [f"# {manifest.dataset}: {manifest.stage}", markdown_table(("figure", "value"), counts)]
     parameters = {name: code(json.dumps(value)) for name, value in flat(manifest.parameters)}
     for title, header, rows in (
         ("Rejected, by reason", ("reason", "count"), manifest.rejected),
@@ -71,7 +71,7 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
         sections += [f"## {title}", markdown_table(header, rows.items())] if rows else []
     sources: list[tuple[str, str]] = [(code(f"{p.dataset}/{p.stage}"), code(p.key)) for p in manifest.parents]
     sources += [(name, Markdown(f"SHA-256 {code(digest)}")) for name, digest in manifest.inputs.items()]
-    return "\n\n".join([*sections, "## Made from", markdown_table(("what", "which"), sources)])
+    return "\n\n".join([*sections, "## Made from", markdown_table(("input", "key or digest"), sources)])
 
 
 def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:

@@ -21,7 +21,7 @@ def device_of() -> "torch.device":
 def fast_cpu_matmul(device: "torch.device", has_static_shapes: bool = True) -> Iterator[None]:
     """Compute float32 matrix products with oneDNN on CPUs where MKL, torch's choice, is slow.
 
-    MKL uses AVX-512 on Intel's CPUs only: on an AMD EPYC 9005 it reaches 93 GFLOP/s a core, oneDNN 203. The setting of
+    MKL uses AVX-512 on Intel's CPUs only: on an AMD EPYC 9005 it has 93 GFLOP/s per core, oneDNN 203. The setting of
     torch that selects oneDNN also permits bfloat16, which oneDNN uses on CPUs with AMX: there MKL stays. oneDNN keeps
     a compiled kernel (1 MB) for each shape, so batches need few shapes (`pad_batch`, `System.has_static_shapes`).
     """

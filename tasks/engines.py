@@ -47,7 +47,7 @@ EngineName = Annotated[
     Engine | None,
     Field(
         description="Where parts are made: `here`, one after the other; in `processes`, one for each core; or by a "
-        "`dask` or `ray` cluster, the one at PENUMBRA_ENGINE_ADDRESS or one of this machine. Default: PENUMBRA_ENGINE, "
+        "`dask` or `ray` cluster, at PENUMBRA_ENGINE_ADDRESS or on this machine. Default: PENUMBRA_ENGINE, "
         f"or processes from {PROCESSES_FROM} cores on and here with fewer."
     ),
 ]
@@ -63,7 +63,7 @@ def chosen_engine(engine: Engine | None) -> Engine:
 
 
 def local_worker_count() -> int:
-    """Return the number of workers for this machine: one for each core, as far as its free memory suffices."""
+    """Return the number of workers for this machine: one for each core, or fewer if free memory is short."""
     return max(1, min(cores(), int(psutil.virtual_memory().available / 1e9 / GIGABYTES_A_WORKER)))
 
 

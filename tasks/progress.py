@@ -32,7 +32,7 @@ def bars_shown(bars: "Progress") -> Iterator[None]:
 
 @contextmanager
 def progress_scope(stage: str) -> Iterator[None]:
-    """Attribute what is counted inside to a stage, and remove its bars afterwards."""
+    """Show the units that are counted inside as progress of a stage, and remove its bars afterwards."""
     try:
         with value_set(_STAGE, stage):
             yield

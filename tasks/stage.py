@@ -236,7 +236,7 @@ def work_of(artifact: Artifact) -> Work | Manifest:
 def make(stage: Stage) -> Artifact:
     """Make the parts that are missing, and publish the stage in the Prefect UI."""
     store, artifact = Store(), stage.artifact
-    manifest, time = store.intact(artifact), "found done"
+    manifest, time = store.intact(artifact), "made before"
     if manifest is None:
         logger().info("%s: being made", stage.name)
         with progress_scope(stage.label):
@@ -250,7 +250,7 @@ def make(stage: Stage) -> Artifact:
         if it.taken and not it.kept:  # the stage or one of its parents rejected everything
             reason, times = max(it.rejected.items(), key=lambda pair: pair[1], default=("no reason", 0))
             raise PenumbraError(
-                f"{stage.name}: nothing is left of {counted(it.taken, it.unit)}; most often ({times:,} ×): {reason}; "
+                f"{stage.name}: nothing is left of {counted(it.taken, it.unit)}; main reason ({times:,} ×): {reason}; "
                 f"{store.reference(it).path}/{REJECTED} lists each with its reason"
             )
     return artifact

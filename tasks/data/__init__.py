@@ -1,1 +1,1 @@
-"""Data sets: their own files, as one table of queries, videos and windows."""
+"""Data sets: files of several formats, read into one table of queries, videos and windows."""

@@ -55,8 +55,8 @@ def fetch(dataset: str, source: str = REPOSITORY) -> Iterator[str]:
                 data: bytes = answer.read()
         except (OSError, HTTPException) as error:
             raise DatasetError(
-                f"no answer from {url} ({getattr(error, 'reason', error)}): on a machine with a network download it "
-                f"there, copy it into {folder}, and set PENUMBRA_DATA={folder.parent}"
+                f"no answer from {url} ({getattr(error, 'reason', error)}): download it on a machine with a network, "
+                f"copy it into {folder}, and set PENUMBRA_DATA={folder.parent}"
             ) from None
         if hashlib.sha256(data).hexdigest() != digest:
             raise DatasetError(f"{url} has changed (its SHA-256 differs): nothing was written; try again later")

@@ -74,7 +74,7 @@ class LeakageFilter:
         self.vocabulary: set[str] = set()  # of the training split
         self._pairs: dict[str, set[str]] = defaultdict(set)  # the held-out compositions
         self._words: set[str] = set()
-        self._unseen: set[str] = set()  # words of the test splits alone
+        self._unseen: set[str] = set()  # words that only test splits have
         self._tests: set[str] = set()
         self.is_labelled = False  # whether a test split labels its novel compositions or words
         training: set[str] = set()

@@ -129,7 +129,7 @@ class Fills(Stage):
 
     @property
     def label(self) -> str:
-        return f"{self.name}: {self.provider}{', where no other provider has one' if self.others else ''}"
+        return f"{self.name}: {self.provider}{' for levels that no other filled' if self.others else ''}"
 
     @property
     def by_workers(self) -> bool:

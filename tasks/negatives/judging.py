@@ -1,7 +1,7 @@
 """Stage `judging_negatives`: sentences that are false of validation and test videos, which no training reads.
 
 An evaluation tests whether a run rejects these sentences (`penumbra.tasks.grounding.evaluation.rejection`). They are
-negatives of levels 1 to 3, made like those of training queries; or, with level 0, the sentences of a file, such as
+negatives of levels 1 to 3, made like training negatives; or, with level 0, the sentences of a file, such as
 NA-VMR's ("Moment of Untruth", WACV 2025). The stage has its own name, so that no training on `negatives` reads them.
 """
 

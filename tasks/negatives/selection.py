@@ -216,9 +216,9 @@ class Query:
         return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
 
     def chains(self, levels: Sequence[int]) -> Iterator[Chain]:
-        """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the one before.
+        """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the level before.
 
-        Chains of the first candidate of each level come first, then those of the first two, of four, and so on. A level
+        Chains of the first candidate of each level come first, then chains of the first two, four, and so on. A level
         with the slots of the level before can't keep its words: every candidate then extends every chain.
         """
         done, most = 0, 1

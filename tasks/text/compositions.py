@@ -41,7 +41,7 @@ def pairs_of(tokens: Tokens) -> set[Pair]:
 
 
 def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, seed: int) -> list[tuple[str, Label]]:
-    """Return the split of each query (train, test, composition or word), and what is novel in it.
+    """Return the split of each query (train, test, composition or word), and its novel pairs or words.
 
     `vids` and `parsed` are the queries' videos and tokens, `test` is the share of test videos. Raises `DatasetError` if
     nothing can be held out.

@@ -35,8 +35,8 @@ class Masking(Parameters):
     primitives: tuple[Primitive, ...] | None = Field(
         None,
         min_length=1,
-        description="Classes of words that may be masked, those of level 1 first. Default: verbs first, as in the "
-        "paper; nouns first where llama alone fills fewer than 1,000 training queries.",
+        description="Classes of words that may be masked, in the order of masking. Default: verbs first, as in the "
+        "paper; nouns first if llama is the only provider and fills fewer than 1,000 training queries.",
     )
 
     @model_validator(mode="after")

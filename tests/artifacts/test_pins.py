@@ -39,7 +39,7 @@ def made(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[
 def test_what_takes_the_newest_says_which_and_how_it_differs(made: list[Artifact]) -> None:
     before, now = (artifact.key for artifact in made)
     line = (
-        f"penumbra: mine/negatives: uses {now}, the newest of 2; the one before, {before}, has "
+        f"penumbra: mine/negatives: uses {now}, the newest of 2; the previous one, {before}, has "
         'fills.provider="corpus" (now "llama"); negatives.ceiling=0.9 (now 0.8); '
         "masks.ratios=[0.25, 0.5, 0.75] (now [0.1, 0.3, 0.5])\n"
     )

@@ -88,7 +88,7 @@ def test_a_few_sentences_need_no_server_and_rejections_are_returned(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penumbra.flows.server._temporary_server", lambda: pytest.fail("a server was started"))
-    with pytest.warns(UserWarning, match=r"negatives for \d of \d training queries; .*attrs\['rejected'\] has each"):
+    with pytest.warns(UserWarning, match=r"negatives for \d of \d training queries; .*attrs\['rejected'\] lists all"):
         negatives = penumbra.build_negatives([*SENTENCES, "123"])
     rejected = {(row["reason"], row["value"]) for row in negatives.attrs["rejected"]}
     assert ("query has no letter", "row 9: 123") in rejected

@@ -37,7 +37,7 @@ class Chosen(Stage):
 def test_a_stage_without_rows_names_what_rejected_them(store: Store) -> None:
     fills = rows.build(store, "masks", [], rejected=[("q1", "no word", ""), ("q2", "no word", "")])
     for _ in range(2):  # the second time it is there
-        reason = r"rejected: nothing is left of 2 queries; most often \(2 ×\): no word; .*/masks/"
+        reason = r"rejected: nothing is left of 2 queries; main reason \(2 ×\): no word; .*/masks/"
         with pytest.raises(PenumbraError, match=reason):
             stages.make.fn(Chosen(fills))
     nothing = rows.build(store, "masks", [], parameters={"given": "nothing"})

@@ -2,7 +2,7 @@
 
 A slot's word is drawn given the two words on either side, under a Kneser-Ney trigram model of the training queries, and
 given the words that it is related to (`penumbra.tasks.text.relations`). A candidate fills the first level, and each
-level keeps the words of the one before; several new slots are drawn in turn, several times over (Gibbs sampling).
+level keeps the words of the level before; several new slots are drawn in turn, in several rounds (Gibbs sampling).
 """
 
 from collections import Counter, defaultdict

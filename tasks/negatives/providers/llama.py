@@ -2,10 +2,10 @@
 
 Some of the data set's own sentences stand before each sentence, so the model expects similar sentences. For a slot, it
 proposes the likeliest words of the slot's primitive class and fine tag: words of the dictionary and, with an open
-vocabulary, other English words (`penumbra.tasks.text.wordnet`). The model reads from left to right, so a verb, adjective
-or adverb is proposed as the missing word of the whole sentence: a line with a blank, after lines that show the word for
-a blank. Words that repeat a word, or verbs that can't take the object, are left out; so are words that may be true
-of the same moment, if others fit. The others are scored by the change of log P up to a few words after the slot, and by
+vocabulary, other English words (`penumbra.tasks.text.wordnet`). It reads from left to right, so a verb, adjective or
+adverb is proposed as the missing word of the whole sentence: a line with a blank, after lines that show the word for a
+blank. Words that repeat a word, or verbs that can't take the object, are left out; so are words that may be true of
+the same moment, if others fit. The others are scored by the change of log P up to a few words after the slot, and by
 the largest fall of one of these words, such as the object of an odd verb. Words that the data set or captions have in
 the same relations ("closes", "door"), words of a term and nouns of the same kind are preferred.
 
@@ -116,7 +116,7 @@ class LlamaProvider(Provider):
         self.temperature, self.seed = temperature, filling.seed
 
     def _least(self, sentences: Sequence[str]) -> float:
-        """Return the least log P, plus a nat a word, of a filled sentence; `sentences` are of the data set."""
+        """Return the least log P plus number of words of a filled sentence; `sentences` are of the data set."""
         scores = self.language_model.log_probabilities(sentences) if len(sentences) >= FEW else []
         values = [score + len(sentence.split()) for sentence, score in zip(sentences, scores, strict=False)]
         return min(LEAST, float(np.nanquantile(values, LIKELIER))) if values else -inf
@@ -305,7 +305,7 @@ class Beam:
     def begin(self, score: float, least: float) -> None:
         """Begin with the query itself and its log P, or give up a query that is too long for the model (NaN).
 
-        `least` is the least log P of a filled sentence, plus a nat a word.
+        `least` is the least log P plus number of words of a filled sentence.
         """
         self.states = [State()]
         self.least = least - score - len(self.text({}).split())
@@ -384,7 +384,7 @@ class Beam:
     ) -> list[State]:
         """Return the filling continued by each of these words in a turn's slot, except words that cost too much.
 
-        `changes` are changes of log P; `misfits` say how much less likely a word makes one of the words after the slot.
+        `changes` are the changes of log P, `misfits` the largest falls of one token's log P after the slot (at most 0).
         A subject may cost more, as few words can be subjects.
         """
         slot = self.turns[turn].slot

@@ -187,9 +187,9 @@ class Figures:
     def put_likelihood(self, rows: Rows, randoms: Rows, scores: Mapping[str, float]) -> None:
         """Add the log-likelihood per word minus the query's, and its place between random fills (0) and queries (1)."""
         for group in rows, randoms:
-            less = np.array([scores[row.negative] - scores[row.query] for row in group], dtype=np.float64)
-            known = np.isfinite(less).astype(np.int8)
-            columns = {"likelihood.difference": (less, known), "likelihood.within_1_nat": (less >= -1, known)}
+            gaps = np.array([scores[row.negative] - scores[row.query] for row in group], dtype=np.float64)
+            known = np.isfinite(gaps).astype(np.int8)
+            columns = {"likelihood.difference": (gaps, known), "likelihood.within_1_nat": (gaps >= -1, known)}
             self.put_columns(self.places(group), columns)
         self.put_place_between(rows, randoms, scores, NATURALNESS)
 
