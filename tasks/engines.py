@@ -35,7 +35,7 @@ CONNECT_SECONDS = 30
 
 
 class Engine(StrEnum):
-    """Where parts are made."""
+    """The engines that can make parts."""
 
     here = "here"
     processes = "processes"
@@ -103,7 +103,7 @@ _WORKERS: ContextVar[Workers | None] = ContextVar("workers", default=None)
 
 @contextmanager
 def use_engine(engine: Engine | None) -> Iterator[None]:
-    """Have stages make their parts with an engine."""
+    """Make the parts of stages inside with an engine."""
     engine, number = chosen_engine(engine), local_worker_count()
     start = {Engine.dask: _dask, Engine.ray: _ray}.get(engine, _processes)
     alone = engine is Engine.here or (engine is Engine.processes and number == 1)
@@ -130,7 +130,7 @@ def _processes(number: int) -> Iterator[Pool]:
 
 @contextmanager
 def _dask(number: int) -> Iterator[Pool]:
-    """Connect to Dask's workers, or start workers that end with this process and ask for a certificate."""
+    """Connect to Dask's workers, or start workers that end with this process and require a certificate."""
     address = os.environ.get("PENUMBRA_ENGINE_ADDRESS")
     with _cluster_errors(Engine.dask):
         from dask import config
@@ -143,7 +143,7 @@ def _dask(number: int) -> Iterator[Pool]:
     own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True, "env": variables}
     cluster: dict[str, Any] = {"address": address} if address else {"cluster_kwargs": own}
     settings: dict[str, Any] = {
-        "distributed.scheduler.http.routes": [],  # pages that ask for no certificate
+        "distributed.scheduler.http.routes": [],  # pages that require no certificate
         "distributed.worker.http.routes": [],
         # an encoder is a third slower if freed memory returns to the system after each layer
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
@@ -161,7 +161,7 @@ def _dask(number: int) -> Iterator[Pool]:
 
 @contextmanager
 def _ray(number: int) -> Iterator[Pool]:
-    """Connect to Ray's workers, or start workers that end with this process and ask for a token."""
+    """Connect to Ray's workers, or start workers that end with this process and require a token."""
     address = os.environ.get("PENUMBRA_ENGINE_ADDRESS")
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # no usage reports, normal priority
     token = {} if address else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -52,7 +52,7 @@ def send(clients: Sequence[Client], answers: Answers, filling: Filling) -> None:
 
 
 def check(clients: Sequence[Client], filling: Filling) -> None:
-    """Log what went wrong; raise if the budget is spent, or no provider of the run answered."""
+    """Log warnings; raise `BudgetError` if the budget is spent, `ServiceError` if no provider of the run answered."""
     for client in clients:
         for line in client.warnings():
             logger().warning("%s: %s", client.service.name, line)

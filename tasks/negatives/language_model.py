@@ -98,7 +98,7 @@ class LanguageModel:
 
     @property
     def longest(self) -> int:
-        """The most tokens that a sentence may have."""
+        """The maximum number of tokens of a sentence."""
         return int(getattr(self.model.config, "max_position_embeddings", 1 << 20)) - len(self.prefix) - 1
 
     @property

@@ -18,7 +18,7 @@ from penumbra.tasks.text.tags import Tagging
 
 
 class NegativeSource(Parameters):
-    """Where the negatives come from."""
+    """The source of the negatives."""
 
     source: Literal["fills", "nearest", "imported"] = Field(
         "fills",

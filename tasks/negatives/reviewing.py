@@ -57,7 +57,7 @@ class Header(BaseModel):
 
 
 class Verdict(BaseModel):
-    """Any other line of a review; `edited` is the sentence that takes the place of the negative."""
+    """A further line of a review: a verdict; `edited` is the sentence that replaces the negative."""
 
     qid: str
     level: int

@@ -280,7 +280,7 @@ def choose(
 
 @dataclass(frozen=True)
 class ChosenNegatives(NegativesStage):
-    """One negative for each query and level, of the candidates of all fills in their order."""
+    """One negative for each query and level, chosen from the candidates of all fills."""
 
     version = 6
 

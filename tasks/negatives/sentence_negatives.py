@@ -162,7 +162,7 @@ class ImportedNegatives(SentenceNegatives):
 
     @property
     def path(self) -> Path:
-        """The file; of an artifact only its name is known."""
+        """The path of the file; for an earlier import, only its name."""
         name = Store().manifest(self.imported).parameters["file"] if self.imported else self.sourcing.file
         return Path(name).expanduser()
 

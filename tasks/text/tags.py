@@ -45,7 +45,7 @@ WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['-])*\Z")
 
 
 class Tagging(Parameters):
-    """How queries are tagged."""
+    """The spaCy pipeline that tags queries."""
 
     spacy_model: str = Field(
         SHIPPED_PIPELINE,

@@ -62,7 +62,7 @@ class Llama(ProviderSettings):
 
     @property
     def on_device(self) -> bool:
-        """Whether its parts need a GPU or all cores: each worker loads a small model of its own."""
+        """Whether the model needs a GPU or all cores; not the small model, which each worker loads for itself."""
         return self.model != SMALL_MODEL
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class ArtifactNegatives:
 
     @cached_property
     def ancestors(self) -> dict[str, list[Artifact]]:
-        """The artifacts that it was made from, by stage; raises `NegativesError` without annotations or tags."""
+        """The artifacts that the rows were made from, by stage; raises `NegativesError` without annotations or tags."""
         ancestors = self.store.ancestors(self.artifact)
         lacking = [stage for stage in ("annotations", "tags") if stage not in ancestors]
         if self.artifact.stage not in ("negatives", "fills"):
