@@ -84,7 +84,7 @@ class Dataset(Parameters):
         fetch = f"run `penumbra fetch {self.name}` or " if self.name in PUBLIC else ""
         if not folder.is_dir():
             known = sorted({"scenes", *PUBLIC, *(path.name for path in data_folder().glob("*/"))})
-            remedy = "set dataset.folder to the folder that holds its files"
+            remedy = "name the folder that holds its files with dataset.folder"
             if not self.folder:
                 made = f"make it from a table with `penumbra init {self.name} --from FILE`, or set PENUMBRA_DATA; "
                 remedy = f"{fetch}set PENUMBRA_DATA" if fetch else made + what_there_is(self.name, known)
