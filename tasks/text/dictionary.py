@@ -22,7 +22,7 @@ from penumbra.tasks.text.tags import SUBJECT_ARCS
 
 STAGE = "dictionary"
 SUBJECT = "subject"  # the class under which a dictionary offers the nouns that may fill a subject's slot
-RAREST = 5_000  # a noun with less than one in so many subjects is no subject: most of these are typing errors
+MIN_SUBJECT_SHARE = 1 / 5_000  # of all subjects: most nouns with a smaller share are typing errors
 COLUMNS = ["primitive", "tag", "text", "lemma"]
 # The measure "template kept" needs one token of this form for each slot; other words are never offered.
 OFFERED = re.compile(r"[a-z']*[a-z][a-z']*\Z")
@@ -59,9 +59,10 @@ def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
         others[word] += count if primitive != "noun" else 0
     total, rows = subjects.total(), list[dict[str, object]]()
     for entry, count in sorted(counts.items(), key=lambda e: (e[0][:2], -e[1], e[0][2:])):
-        is_frequent = 2 * subjects[entry] > count > others[entry[2]] and RAREST * subjects[entry] >= total
+        is_mostly_noun, is_mostly_subject = count > others[entry[2]], 2 * subjects[entry] > count
+        is_subject = is_mostly_noun and is_mostly_subject and subjects[entry] >= MIN_SUBJECT_SHARE * total
         row = dict(zip(("primitive", "tag", "word", "lemma"), entry, strict=True))
-        rows.append({**row, "count": count, "is_subject": entry[0] == "noun" and is_frequent})
+        rows.append({**row, "count": count, "is_subject": entry[0] == "noun" and is_subject})
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
@@ -77,31 +78,31 @@ def _subjects_of_verbs(queries: pa.ListArray) -> pa.Array:
 
 
 class Offer(NamedTuple):
-    """The sorted words for slots of one class and tag, the index of each (`places`), and their total occurrences."""
+    """The sorted words for slots of one class and tag, the index of each (`index_of`), and their total occurrences."""
 
     words: list[str]
-    places: dict[str, int]
+    index_of: dict[str, int]
     total: int
 
 
-class Choice(NamedTuple):
-    """The words on offer for a slot: class and tag (`key`), and the indices (`own`) of words that it must not take."""
+class AllowedWords(NamedTuple):
+    """The words on offer for slots of a class and tag (`key`), and the indices of words that the slot must not take."""
 
     key: tuple[str, str]
     offer: Offer
-    own: tuple[int, ...]
+    excluded: tuple[int, ...]
 
     @property
     def is_empty(self) -> bool:
         """Whether the slot may take no word."""
-        return len(self.offer.words) == len(self.own)
+        return len(self.offer.words) == len(self.excluded)
 
     @property
     def words(self) -> list[str]:
         """The words that the slot may take, as a new list; copying all words on offer takes microseconds."""
         words = list(self.offer.words)
-        for place in reversed(self.own):
-            del words[place]
+        for index in reversed(self.excluded):
+            del words[index]
         return words
 
 
@@ -116,7 +117,7 @@ class Dictionary:
         self.lemmas: dict[tuple[str, str, str], str] = {}
         self.forms: dict[str, set[str]] = {}
         self._related: dict[tuple[str, str, str], set[str]] = defaultdict(set)  # words by primitive, tag and lemma
-        self._choices: dict[tuple[str, str, str, str, bool], Choice] = {}
+        self._allowed: dict[tuple[str, str, str, str, bool], AllowedWords] = {}
         counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for row in sorted(table.to_pylist(), key=lambda row: (row["count"], row["lemma"])):
             primitive, tag, word, lemma = row["primitive"], row["tag"], row["word"], row["lemma"]
@@ -128,7 +129,7 @@ class Dictionary:
                     self._related[kind, tag, word].add(word)
                     self._related[kind, tag, lemma].add(word)
         self.offers = {
-            key: Offer(sorted(counted), {word: place for place, word in enumerate(sorted(counted))}, counted.total())
+            key: Offer(sorted(counted), {word: index for index, word in enumerate(sorted(counted))}, counted.total())
             for key, counted in counts.items()
         }
 
@@ -136,26 +137,26 @@ class Dictionary:
         """Return the words for a slot; an empty offer if the training split has none."""
         return self.offers.get((primitive, tag), Offer([], {}, 0))
 
-    def choice(self, primitive: str, tag: str, word: str, lemma: str, is_subject: bool = False) -> Choice:
+    def allowed(self, primitive: str, tag: str, word: str, lemma: str, is_subject: bool = False) -> AllowedWords:
         """Return the words on offer for a slot: all but its own word and the inflections of it.
 
         The words have the slot's tag, or the nearest one if there are no others with its tag (a rare tag, or an error
         of the tagger). A subject's slot is offered subjects, if the dictionary has any.
         """
         key = (primitive, tag, word.lower(), lemma, is_subject)
-        if key not in self._choices:
+        if key not in self._allowed:
             totals = {other: offer.total for (kind, other), offer in self.offers.items() if kind == primitive}
             tags = [tag, *NEAREST.get(tag, ()), max(sorted(totals), key=totals.__getitem__, default=tag)]
             if is_subject and any(kind == SUBJECT for kind, _ in self.offers):
                 primitive, tags = SUBJECT, [tag]
             for near in tags:
-                offer, own = self.offer(primitive, near), set[int]()
+                offer, excluded = self.offer(primitive, near), set[int]()
                 for form in self.forms.get(word.lower(), set()) | {lemma, word.lower()}:
-                    own.update(map(offer.places.__getitem__, self._related.get((primitive, near, form), ())))
-                self._choices[key] = Choice((primitive, near), offer, tuple(sorted(own)))
-                if not self._choices[key].is_empty:
+                    excluded.update(map(offer.index_of.__getitem__, self._related.get((primitive, near, form), ())))
+                self._allowed[key] = AllowedWords((primitive, near), offer, tuple(sorted(excluded)))
+                if not self._allowed[key].is_empty:
                     break
-        return self._choices[key]
+        return self._allowed[key]
 
 
 @dataclass(frozen=True)

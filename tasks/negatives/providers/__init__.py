@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.parameter_group import Parameters
-from penumbra.tasks.text.dictionary import Choice, Dictionary
+from penumbra.tasks.text.dictionary import AllowedWords, Dictionary
 from penumbra.tasks.text.relations import Tokens
 from penumbra.tasks.text.wordnet import lemma, stands_alone, takes_object
 
@@ -45,13 +45,13 @@ class Slot:
         """The fields that determine which words the slot may take."""
         return self.primitive, self.tag, self.word, self.lemma, self.is_subject
 
-    def choice(self, dictionary: Dictionary) -> Choice:
-        return dictionary.choice(*self.kind)
+    def allowed(self, dictionary: Dictionary) -> AllowedWords:
+        return dictionary.allowed(*self.kind)
 
     def may_take(self, word: str, dictionary: Dictionary) -> bool:
         """Return whether a word is on offer for the slot and is no form of its own word."""
-        _, offer, own = self.choice(dictionary)
-        return word in offer.places and offer.places[word] not in own
+        _, offer, excluded = self.allowed(dictionary)
+        return word in offer.index_of and offer.index_of[word] not in excluded
 
     def no_word_problem(self) -> str:
         role = " that is a verb's subject" if self.is_subject else ""

@@ -65,7 +65,7 @@ class CorpusProvider(Provider):
         for chain in (chain for query in queries for chain in query.chains()):
             problem, levels = "", 0  # levels that can be filled
             for level, slots in enumerate(chain.levels, chain.first):
-                empty = (slot.no_word_problem() for slot in slots if slot.choice(self.dictionary).is_empty)
+                empty = (slot.no_word_problem() for slot in slots if slot.allowed(self.dictionary).is_empty)
                 problem = problem or next(empty, "")
                 if problem:
                     yield Fill(chain.qid, level, (), problem)
@@ -140,9 +140,9 @@ class ScoredOffer:
         """Return the number of the slot's kind: slots of the same word may take the same words."""
         if slot.kind not in self.kinds:
             self.kinds[slot.kind] = len(self.kinds)
-            _, offer, own = slot.choice(self.dictionary)
+            _, offer, excluded = slot.allowed(self.dictionary)
             self.allowed.append(np.ones(len(offer.words), dtype=bool))
-            self.allowed[-1][list(own)] = False
+            self.allowed[-1][list(excluded)] = False
         return self.kinds[slot.kind]
 
     def scores(self, states: Ids) -> Floats:
@@ -202,9 +202,9 @@ class Sampler:
         for number, chain in enumerate(self.chains):
             if depth >= len(chain.levels):
                 continue
-            own = slice(number * self.candidates, (number + 1) * self.candidates)
+            rows = slice(number * self.candidates, (number + 1) * self.candidates)
             columns = [slot.token + 2 for slot in chain.levels[depth]]
-            for ids in self.words[own][self.alive[own]][:, columns].tolist():
+            for ids in self.words[rows][self.alive[rows]][:, columns].tolist():
                 fill = Fill(chain.qid, chain.first + depth, tuple(self.provider.texts[word] for word in ids))
                 if (fill.qid, fill.level, fill.words) not in self.given:
                     self.given.add((fill.qid, fill.level, fill.words))
@@ -218,7 +218,7 @@ class Sampler:
         for slot in chain.levels[depth]:
             if depth and slot in chain.levels[depth - 1]:
                 continue
-            key = slot.choice(provider.dictionary).key
+            key = slot.allowed(provider.dictionary).key
             offer = provider.offers.get(key) or provider.offers.setdefault(key, ScoredOffer(provider, key))
             roles = [(role, edge) for edge in self.edges[number] for role in ROLES if getattr(edge, role) == slot.token]
             targets.append(Target(number, slot, offer, offer.kind_of(slot), roles, np.array(seeds, dtype=np.uint64)))
@@ -233,22 +233,22 @@ class Sampler:
         offer, each = targets[0].offer, np.arange(self.candidates)
         rows = (np.array([target.chain for target in targets])[:, None] * self.candidates + each).ravel()
         columns = np.repeat([target.slot.token + 2 for target in targets], self.candidates)
-        states, state = np.unique(self._states(targets, rows, columns), axis=0, return_inverse=True)
-        state = state.ravel()
+        distinct_states, state_of_row = np.unique(self._states(targets, rows, columns), axis=0, return_inverse=True)
+        state_of_row = state_of_row.ravel()
         draws = uniform(np.concatenate([target.seeds for target in targets]), counter)
         is_only = [depth == 0 and len(self.chains[target.chain].levels[0]) == 1 for target in targets]
         distinct, chosen = np.flatnonzero(is_only), np.full(len(rows), -1, dtype=np.int64)
-        order = np.argsort(state, kind="stable")
+        order = np.argsort(state_of_row, kind="stable")
         step = max(1, CELLS // len(offer.lemmas))
-        for start in range(0, len(states), step):
-            scores = offer.scores(states[start : start + step])
-            ends = np.searchsorted(state[order], np.arange(start, start + len(scores) + 1))
+        for start in range(0, len(distinct_states), step):
+            scores = offer.scores(distinct_states[start : start + step])
+            ends = np.searchsorted(state_of_row[order], np.arange(start, start + len(scores) + 1))
             for mass, first, last in zip(np.cumsum(scores, axis=1), ends, ends[1:], strict=False):
                 chosen[order[first:last]] = _pick(mass, draws[order[first:last]])
-            theirs = state[distinct * self.candidates] - start
+            theirs = state_of_row[distinct * self.candidates] - start
             is_scored = (theirs >= 0) & (theirs < len(scores))
-            own = distinct[is_scored, None] * self.candidates + each
-            chosen[own] = _pick_different(scores[theirs[is_scored]], draws[own])
+            candidates = distinct[is_scored, None] * self.candidates + each
+            chosen[candidates] = _pick_different(scores[theirs[is_scored]], draws[candidates])
         drawn = chosen >= 0  # a row for which no word has a score is given up
         self.alive[rows[~drawn]] = False
         self.words[rows[drawn], columns[drawn]] = offer.scorer.words[chosen[drawn]]
@@ -262,14 +262,14 @@ class Sampler:
         for column, offset in enumerate((-2, -1, 1, 2), 1):
             states[:, column] = self.words[rows, columns + offset]
         for i, target in enumerate(targets):
-            own = slice(i * self.candidates, (i + 1) * self.candidates)
-            states[own, 0] = target.kind
+            block = slice(i * self.candidates, (i + 1) * self.candidates)
+            states[block, 0] = target.kind
             for column, (role, edge) in enumerate(target.relations, 5):
                 key: Any = ROLES.index(role) * len(KINDS) + KINDS.index(edge.kind)
                 for other in OTHERS[role]:
                     token = getattr(edge, other)
-                    key = key * seen.size + (self.lemmas[rows[own], token + 2] if token >= 0 else seen.index[""])
-                states[own, column] = key
+                    key = key * seen.size + (self.lemmas[rows[block], token + 2] if token >= 0 else seen.index[""])
+                states[block, column] = key
         return states
 
 

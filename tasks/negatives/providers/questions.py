@@ -74,8 +74,8 @@ class WordLists:
             if not lists[i]:
                 lists[i] = [()] * len(query.levels[-1])
                 for j, slot in enumerate(query.levels[-1]):
-                    if (choice := slot.choice(self.dictionary)).offer.words:
-                        places[choice.key].append((i, j))
+                    if (allowed := slot.allowed(self.dictionary)).offer.words:
+                        places[allowed.key].append((i, j))
         for key, several in places.items():
             slots = [(queries[i], queries[i].levels[-1][j]) for i, j in several]
             for (i, j), words in zip(several, self._draw(key, slots, candidate), strict=True):
@@ -104,7 +104,7 @@ class WordLists:
             seeds = [row_seed(self.seed, query.qid, candidate, slot.token) for query, slot in block]
             draws = uniform(np.array(seeds, dtype=np.uint64)[:, None], np.arange(len(words)))
             for (query, slot), row, draw in zip(block, weights, draws, strict=True):
-                row[list(slot.choice(self.dictionary).own)] = 0.0
+                row[list(slot.allowed(self.dictionary).excluded)] = 0.0
                 if slot in query.levels[0] and len(query.levels[0]) <= FEW:
                     same = key, slot.word.lower()
                     if same not in self._entailed:

@@ -46,7 +46,7 @@ class RandomProvider(Provider):
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield the fills in the queries' order; a candidate keeps a slot's word from level to level."""
         for chain in (chain for query in queries for chain in query.chains()):
-            offered = {slot: slot.choice(self.dictionary).words for slot in chain.levels[-1]}
+            offered = {slot: slot.allowed(self.dictionary).words for slot in chain.levels[-1]}
             drawn = [self._draw(chain, offered, candidate) for candidate in range(candidates)]
             for level, slots in enumerate(chain.levels, chain.first):
                 problem = next((slot.no_word_problem() for slot in slots if not offered[slot]), "")

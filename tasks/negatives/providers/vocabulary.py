@@ -51,22 +51,22 @@ class Vocabulary:
     def texts(self, slot: Slot) -> list[str]:
         """Return the words that a slot may take, those of the dictionary first; a subject's slot takes no others."""
         if slot.kind not in self._texts:
-            choice, lemma = slot.choice(self.dictionary), wordnet.lemma(slot.word, slot.primitive)
+            allowed, lemma = slot.allowed(self.dictionary), wordnet.lemma(slot.word, slot.primitive)
             others = () if slot.is_subject else self.english.get((slot.primitive, slot.tag), ())
-            new = [word for word in others if word not in choice.offer.places]
-            self._texts[slot.kind] = choice.words + [it for it in new if wordnet.lemma(it, slot.primitive) != lemma]
+            new = [word for word in others if word not in allowed.offer.index_of]
+            self._texts[slot.kind] = allowed.words + [it for it in new if wordnet.lemma(it, slot.primitive) != lemma]
         return self._texts[slot.kind]
 
     def words(self, slot: Slot, left: str) -> Words:
         """Return the words that a slot may take as they stand after the text `left`."""
         key = (slot.kind, left.endswith(" "))
         if key not in self._words:
-            texts, offer = self.texts(slot), slot.choice(self.dictionary).offer
+            texts, offer = self.texts(slot), slot.allowed(self.dictionary).offer
             # a blank belongs to the token of the word that follows it
             blank = " " * left.endswith(" ")
             first, tokens = self._first_tokens([f"{blank}{slot.surface(word)}" for word in texts])
             missing, _ = self._first_tokens([f" {word.lower()}" for word in texts])
-            known = np.array([word in offer.places for word in texts], np.bool_)
+            known = np.array([word in offer.index_of for word in texts], np.bool_)
             lemmas, places = [wordnet.lemma(word, slot.primitive) for word in texts], defaultdict[str, list[int]](list)
             for place, lemma in enumerate(lemmas):
                 places[lemma].append(place)

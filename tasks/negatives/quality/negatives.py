@@ -298,7 +298,7 @@ def measure(row: Negative, reference: Reference) -> dict[str, Any]:
     if fills and slots and len(fills) == len(slots):
         pairs, offer = list(zip(fills, slots, strict=True)), reference.dictionary.offer
         counts["slots"] = len(pairs)
-        counts["same_slot_class"] = sum(fill in offer(slot.primitive, slot.tag).places for fill, slot in pairs)
+        counts["same_slot_class"] = sum(fill in offer(slot.primitive, slot.tag).index_of for fill, slot in pairs)
         counts["may_be_true"] = may_be_true(slots, fills)
         counts["equal_to_original"] = sum(fill == slot.word.lower() for fill, slot in pairs)
     return {

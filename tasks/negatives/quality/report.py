@@ -87,7 +87,7 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
         if not slots or text.count(MASK) != len(slots):
             continue
         for number, slot in zip(draws, slots, strict=False):
-            if open_to := slot.choice(reference.dictionary).words:
+            if open_to := slot.allowed(reference.dictionary).words:
                 text = text.replace(MASK, slot.surface(open_to[int(number * len(open_to))]), 1)
         if MASK not in text:
             yield replace(row, negative=text, provider=RANDOM_FILLS, slots=slots, similarity=None)

@@ -65,9 +65,9 @@ def test_nouns_that_are_a_verbs_subject_more_often_than_not_may_fill_a_subjects_
     words = Dictionary(part.rows)
     assert words.offer("subject", "NN").words == ["man"], "a door is seldom a subject, and call is rather a verb"
     assert words.offer("noun", "NN").words == ["call", "door", "man"]
-    key, offer, own = words.choice("noun", "NN", "person", "person", is_subject=True)
-    assert (key, offer.words, own) == (("subject", "NN"), ["man"], ())
-    assert words.choice("noun", "NN", "man", "man", is_subject=True)[2] == (0,), "nothing is left for it"
+    key, offer, excluded = words.allowed("noun", "NN", "person", "person", is_subject=True)
+    assert (key, offer.words, excluded) == (("subject", "NN"), ["man"], ())
+    assert words.allowed("noun", "NN", "man", "man", is_subject=True)[2] == (0,), "nothing is left for it"
 
 
 def test_a_slot_is_offered_its_own_class_and_tag() -> None:
@@ -90,4 +90,4 @@ def test_a_slot_is_offered_its_own_class_and_tag() -> None:
 def test_a_slot_without_words_is_offered_the_nearest_tag(
     primitive: str, tag: str, word: str, lemma: str, offered: str
 ) -> None:
-    assert VERBS.choice(primitive, tag, word, lemma)[0] == (primitive, offered)
+    assert VERBS.allowed(primitive, tag, word, lemma)[0] == (primitive, offered)

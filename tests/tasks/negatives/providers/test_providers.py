@@ -56,7 +56,7 @@ def test_every_level_is_filled_from_its_offer(
         for level, slots in enumerate(query.levels, 1):
             for fill in filled[query.qid, level]:
                 for slot, word in zip(slots, fill.words, strict=True):
-                    assert word in slot.choice(dictionary).offer.words
+                    assert word in slot.allowed(dictionary).offer.words
                     assert word != slot.word.lower()
                     assert not dictionary.forms[word] & (dictionary.forms.get(slot.word.lower(), frozenset()))
 

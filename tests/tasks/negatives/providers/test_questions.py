@@ -161,7 +161,7 @@ def test_every_word_is_of_its_class_and_tag_and_another(
     for query, lists in zip(queries, drawn, strict=True):
         for slot, words in zip(query.levels[-1], lists, strict=True):
             own = dictionary.forms.get(slot.word.lower(), frozenset()) | {slot.lemma, slot.word.lower()}
-            offered = slot.choice(dictionary).offer.words
+            offered = slot.allowed(dictionary).offer.words
             assert set(words) <= set(offered)
             assert not [word for word in words if dictionary.forms[word] & own]
             assert len(set(words)) == len(words)
@@ -196,7 +196,7 @@ def test_few_slots_get_no_words_that_may_be_true(
     spared = 0
     for query, lists in zip(queries, drawn, strict=True):
         for slot, words in zip(query.levels[-1], lists, strict=True):
-            offered = [w for w in slot.choice(dictionary).offer.words if w not in words]
+            offered = [w for w in slot.allowed(dictionary).offer.words if w not in words]
             if slot in query.levels[0] and len(query.levels[0]) <= 2 and len(words) > 1:
                 assert not [word for word in words if is_entailed(word, slot.word, slot.primitive)]
                 spared += any(is_entailed(word, slot.word, slot.primitive) for word in offered)
