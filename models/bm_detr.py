@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penumbra.models.detr import GroundingModel, Inputs, Outputs, Projected
-from penumbra.models.losses import LossSettings, MatchingCosts, Targets, masked_mean
+from penumbra.models.losses import LossSettings, Targets, masked_mean
+from penumbra.models.matcher import MatchingCosts
 from penumbra.models.transformer import MLP, AnchorDecoder, Decoder, EncoderLayer, ModelSettings
 
 

@@ -1,10 +1,10 @@
-"""Losses of Moment-DETR, QD-DETR and BM-DETR, with SHINE's rankings, and the matching that they rest on.
+"""Losses of Moment-DETR, QD-DETR and BM-DETR, and SHINE's rankings. BM-DETR's additional losses are in `bm_detr`.
 
-From top to bottom: weights and options, the ground truth (`Targets`), the weighted total (`compute_losses`), matching
-and localisation, existence, saliency, SHINE's coarse and fine ranking. BM-DETR's own are in `bm_detr`.
+From top to bottom: weights and options, the ground truth (`Targets`), the weighted total (`compute_losses`),
+localisation, existence, saliency, SHINE's coarse and fine ranking.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -12,61 +12,53 @@ from torch import Tensor
 from torch.nn import functional
 
 from penumbra.models.detr import Outputs
+from penumbra.models.matcher import MatchingCosts, match
 from penumbra.models.spans import generalised_iou, to_windows
 
-RANKS = 12  # a clip's score is the sum of three annotators' (0 to 12); other data sets use the first rank only
-
-
-@dataclass(frozen=True)
-class MatchingCosts:
-    span: float = 10.0
-    giou: float = 1.0
-    label: float = 4.0
+RANKS = 12  # highest score of a clip, the sum of three annotators' scores (0 to 4); other data sets use rank 1 only
 
 
 @dataclass(frozen=True)
 class LossSettings:
-    """Weights and options of the losses that all DETR models share; the defaults are Moment-DETR's."""
+    """Weights and options of the losses that all DETR models share. The defaults are those of Moment-DETR."""
 
     span: float = 10.0  # weight of the L1 distance
     giou: float = 1.0
     label: float = 4.0
     background: float = 0.1  # weight of the background class within the class loss
-    auxiliary: bool = True  # the earlier decoder layers have losses, too
-    costs: MatchingCosts = MatchingCosts()
-    saliency: float = 1.0  # weight of all saliency losses together
-    pair_hinge: bool | None = None  # hinge of clip pairs; None: without SHINE, whose intra term replaces it
+    auxiliary: bool = True  # whether the localisation losses are also computed for the earlier decoder layers
+    costs: MatchingCosts = field(default_factory=MatchingCosts)
+    saliency: float = 1.0  # weight of the sum of all saliency losses
+    pair_hinge: bool | None = None  # use `pair_hinge`; None: only without SHINE, whose intra term replaces it
     pair_margin: float = 0.2
-    existence: float = 0.0  # weight of the loss that tells true sentences from false ones
+    existence: float = 0.0  # weight of the existence loss (`existence`)
 
     @property
     def needs_negative(self) -> bool:
-        """Whether a step asks every video for the text of the batch's next sample, too."""
+        """Whether each video of a batch is also encoded with a negative query: the query of the next sample."""
         return self.existence > 0
 
     @property
     def hard_levels(self) -> int:
-        """The number of hard negatives of a query that a step reads."""
+        """Number of hard negatives per query in a training step."""
         return 0
 
     def own_terms(self, outputs: Outputs, targets: "Targets", terms: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a model's own terms, by the names of their weights; `terms` are those that all models share."""
+        """Return the additional losses of a model, by the names of their weights; `terms` are the shared losses."""
         return {}
 
 
 @dataclass(frozen=True)
 class ShineLosses(LossSettings):
-    """Losses of a model that SHINE's hard negatives may train.
+    """Losses of a model that can be trained with SHINE's hard negatives.
 
-    `variant` chooses between SHINE's paper and the authors' released code where they differ. "paper" trains everything.
-    "released" is what the released criterion computes: the saliency losses and the rankings alone. It never matches, so
-    decoder, anchors, span and class heads get no gradient, and the windows of such a model are meaningless.
+    `variant` "paper" trains the whole model. "released" computes only the saliency losses and the rankings, like the
+    criterion that the authors released: without matching, the decoder, the anchors, the span head and the class head
+    get no gradient, and the model's windows are meaningless.
 
-    Where the paper leaves something open, both follow the released code: the divergence of the fine ranking squashes
-    saliency with a sigmoid and stops the gradient of its first argument (`divergence`); a moment that covers the whole
-    video is compared with clip 0 (`coarse_intra`); the negative-pair loss is a sum over clips; the contrastive loss
-    keeps QVHighlights' twelve ranks on data with one rank (`rank_contrastive`); the negative query is the next sample
-    of the batch; both rankings have the weight of the saliency loss as a factor, and one of their own.
+    Where the paper leaves a choice open, both variants follow the released code: see `divergence`, `coarse_intra`,
+    `negative_pair` and `rank_contrastive`. The negative query is the query of the next sample of the batch. Each
+    ranking is multiplied by its own weight and by `saliency`.
     """
 
     shine: bool = False
@@ -75,20 +67,20 @@ class ShineLosses(LossSettings):
     coarse: float = 1.0  # weight of the coarse ranking (with SHINE)
     coarse_terms: tuple[Literal["intra", "inter"], ...] = ("intra", "inter")
     coarse_margins: tuple[float, float] = (1.0, 2.0)  # h1 and h2
-    quotient: int = 8  # q: a moment of T clips is judged by its T/q best
+    quotient: int = 8  # q: the score of a moment of T clips is the mean of its T/q highest clip scores
     fine: float = 1.0  # weight of the fine ranking (with SHINE)
-    levels_a_step: int = 3  # hard negatives of a query that a step ranks; below 3 they are drawn anew at each step
-    hard_every: int = 1  # one of so many steps ranks hard negatives, the first of an epoch being one
+    levels_a_step: int = 3  # hard negatives per query and training step; if 1 or 2, they are drawn at random
+    hard_every: int = 1  # hard negatives are ranked in the first of every n training steps of an epoch
     fine_terms: tuple[bool, bool, bool, bool] = (True, True, True, True)
     fine_margins: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
-    ranking_weights: tuple[float, float] = (1.0, 0.0)  # a level compared with the one before, and with level 1
+    ranking_weights: tuple[float, float] = (1.0, 0.0)  # weights of the relative and the absolute ranking
 
     def __post_init__(self) -> None:
         for name, value in {"quotient": self.quotient, "hard_every": self.hard_every}.items():
             if value < 1:
-                raise ValueError(f"{name} is at least 1, not {value}")
+                raise ValueError(f"{name} must be at least 1, not {value}")
         if self.levels_a_step not in (1, 2, 3):
-            raise ValueError(f"levels_a_step is 1, 2 or 3, not {self.levels_a_step}")
+            raise ValueError(f"levels_a_step must be 1, 2 or 3, not {self.levels_a_step}")
 
     @property
     def has_negative_pair(self) -> bool:
@@ -106,7 +98,7 @@ class ShineLosses(LossSettings):
 
 @dataclass(frozen=True)
 class MomentDETRLosses(ShineLosses):
-    """Moment-DETR's losses; `align` is the weight of its optional alignment, published as 0."""
+    """Losses of Moment-DETR. `align` is the weight of the contrastive alignment, 0 in the published code."""
 
     align: float = 0.0
     align_temperature: float = 0.07
@@ -114,7 +106,7 @@ class MomentDETRLosses(ShineLosses):
 
 @dataclass(frozen=True)
 class QDDETRLosses(ShineLosses):
-    """QD-DETR's losses, with its contrastive loss over clips' ranks."""
+    """Losses of QD-DETR, with its rank-aware contrastive loss and its negative-pair loss."""
 
     negative_pair: bool | None = True
     rank_contrastive: bool = True
@@ -129,38 +121,38 @@ class QDDETRLosses(ShineLosses):
 class Targets:
     """The ground truth of a batch."""
 
-    spans: Tensor  # [batch, windows, 2], (centre, width) as fractions; a window may end after the video, at more than 1
-    span_mask: Tensor  # [batch, windows], True where a window exists
-    clip_scores: Tensor  # [batch, clips], 0 outside the moment, else 1 or the annotators' sum (0 to 12)
-    video_mask: Tensor  # [batch, clips], True where a clip is no padding
-    high_clips: Tensor  # [batch, pairs], clips of the saliency hinge that are to score higher than `low_clips`
+    spans: Tensor  # [batch, windows, 2], (centre, width) as fractions; the end of a window may exceed 1
+    span_mask: Tensor  # [batch, windows], False for padding
+    clip_scores: Tensor  # [batch, clips], 0 outside the moment; inside 1, or the sum of annotators' scores (to 12)
+    video_mask: Tensor  # [batch, clips], False for padding
+    high_clips: Tensor  # [batch, pairs], clips that should have a higher saliency than `low_clips` (`pair_hinge`)
     low_clips: Tensor  # [batch, pairs]
-    hard_present: Tensor | None = None  # [levels, batch], True where a query has the hard negative, if any is read
-    false: Tensor | None = None  # [texts, batch], which texts of `Outputs.existence` after the first have no moment
+    hard_present: Tensor | None = None  # [levels, batch], True where a query has a hard negative of this level
+    false: Tensor | None = None  # [texts, batch], True where a text is false of the video: `Outputs.existence[1:]`
 
     @property
     def inside(self) -> Tensor:
-        """Clips of the moment [batch, clips]."""
+        """Mask of the clips inside the moment [batch, clips]."""
         return (self.clip_scores > 0) & self.video_mask
 
     @property
     def outside(self) -> Tensor:
-        """Valid clips outside the moment [batch, clips]."""
+        """Mask of the clips outside the moment, without padding [batch, clips]."""
         return (self.clip_scores <= 0) & self.video_mask
 
 
 @dataclass
 class Losses:
-    """The weighted total (with gradient), and each term before its weight (detached, on the device)."""
+    """The weighted total (with gradient), and each loss without its weight (detached, on the device)."""
 
     total: Tensor
     terms: dict[str, Tensor]
 
 
 def compute_losses(outputs: Outputs, targets: Targets | tuple[Targets, ...], settings: LossSettings) -> Losses:
-    """Return the weighted total and all terms; those of earlier decoder layers are numbered, as in `span_0`.
+    """Return the weighted total and each loss. The losses of earlier decoder layers are numbered, such as `span_0`.
 
-    Several targets are those of equal parts of the batch, as with temporal shifting: each loss is the mean over them.
+    A tuple of targets belongs to equal parts of the batch (temporal shifting); each loss is the mean over the parts.
     """
     if isinstance(targets, tuple):
         parts = zip(outputs.split(len(targets)), targets, strict=True)
@@ -170,7 +162,7 @@ def compute_losses(outputs: Outputs, targets: Targets | tuple[Targets, ...], set
     terms, saliency = _saliency_losses(outputs, targets, settings)
     total = settings.saliency * saliency
     terms["saliency"] = total / settings.saliency if settings.saliency else total
-    if not isinstance(settings, ShineLosses) or settings.variant == "paper":  # the released criterion never matches
+    if not isinstance(settings, ShineLosses) or settings.variant == "paper":  # the released criterion has no matching
         total = total + _localisation_losses(outputs, targets, settings, terms)
     others: dict[str, Tensor] = {}
     if settings.existence and outputs.existence is not None and targets.false is not None:
@@ -204,7 +196,7 @@ def _localisation_losses(
 
 
 def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the terms that rank clips, and their weighted sum; terms that need a negative may be left out."""
+    """Return the saliency losses and rankings, and their weighted sum; a loss without its negative is left out."""
     s, scores, negative = settings, outputs.saliency.float(), outputs.saliency_negative  # [batch, clips]
     negative = None if negative is None else negative.float()
     terms, shine = dict[str, Tensor](), isinstance(s, ShineLosses) and s.shine
@@ -225,69 +217,36 @@ def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings)
     if s.fine and outputs.saliency_hard is not None and targets.hard_present is not None:
         hard = outputs.saliency_hard.float()
         hinges = fine_hinges(scores, hard, targets.hard_present, negative, targets, s)
-        wanted = (*s.fine_terms[: len(hard)], s.fine_terms[-1])  # the last one is the random text's
+        wanted = (*s.fine_terms[: len(hard)], s.fine_terms[-1])  # the last hinge is of the negative query
         fine = {f"fine_{i + 1}": hinge for i, (hinge, on) in enumerate(zip(hinges, wanted, strict=False)) if on}
     return terms | coarse | fine, total + s.coarse * sum(coarse.values()) + s.fine * sum(fine.values())
 
 
-# -- matching and localisation (Carion et al., DETR, ECCV 2020) -------------------------------------------------------
-
-
-def cost_matrix(logits: Tensor, spans: Tensor, targets: Tensor, costs: MatchingCosts) -> Tensor:
-    """Return the cost [batch, queries, windows] of giving a window to a moment query, float32, without gradient.
-
-    logits and spans [batch, queries, 2], targets [batch, windows, 2] as (centre, width). The published code computes
-    costs across samples and uses the diagonal blocks, which is the same.
-    """
-    with torch.no_grad():
-        logits, spans = logits.float(), spans.float()
-        foreground = logits.softmax(-1)[..., :1]  # [batch, queries, 1]
-        distance = (spans[:, :, None] - targets[:, None]).abs().sum(-1)  # [batch, queries, windows]
-        overlap = generalised_iou(to_windows(spans)[:, :, None], to_windows(targets)[:, None])
-        return costs.span * distance - costs.giou * overlap - costs.label * foreground
-
-
-def match(logits: Tensor, spans: Tensor, targets: Tensor, present: Tensor, costs: MatchingCosts) -> Tensor:
-    """Return the query [batch, windows] that each window is given to: the cheapest one-to-one assignment.
-
-    It is -1 for windows that are not `present` [batch, windows] or left over. If no sample can have more than one
-    window, this is an argmin on the device and nothing goes to the host; otherwise scipy solves each sample.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    cost = cost_matrix(logits, spans, targets, costs)
-    if targets.shape[1] == 1:
-        return cost.argmin(1).masked_fill(~present, -1)
-    cost, assigned = cost.cpu(), torch.full(present.shape, -1)
-    for sample, windows in enumerate(present.cpu()):
-        places = windows.nonzero()[:, 0]
-        queries, columns = linear_sum_assignment(cost[sample][:, places].numpy())
-        assigned[sample, places[torch.from_numpy(columns)]] = torch.from_numpy(queries)
-    return assigned.to(targets.device)
+# -- localisation (Carion et al., DETR, ECCV 2020) --------------------------------------------------------------------
 
 
 def span_losses(spans: Tensor, assigned: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean L1 distance and the mean 1 - GIoU (DETR, Eq. 2) of the matched pairs of the batch.
 
-    spans [batch, queries, 2]; assigned [batch, windows] is the query of each window or -1; targets [batch, windows, 2].
+    spans [batch, queries, 2]; assigned [batch, windows] from `match`; targets [batch, windows, 2].
     """
     matched = assigned >= 0
     index = assigned.clamp(min=0)[..., None].expand(-1, -1, 2)
     chosen = spans.float().gather(1, index)  # [batch, windows, 2]
-    truth = targets.where(matched[..., None], chosen.detach())  # a window without a query must not give a NaN gradient
+    truth = targets.where(matched[..., None], chosen.detach())  # padding must not give a NaN gradient
     distance = (chosen - truth).abs().mean(-1)
     overlap = generalised_iou(to_windows(chosen), to_windows(truth))
     return masked_mean(distance, matched), masked_mean(1 - overlap, matched)
 
 
 def label_losses(logits: Tensor, assigned: Tensor, background_weight: float) -> tuple[Tensor, Tensor]:
-    """Return the weighted cross entropy, and the percentage of matched queries classified as background (no loss).
+    """Return the weighted cross entropy, and the percentage of matched queries classified as background (a metric).
 
-    logits [batch, queries, 2]: class 0 is foreground, class 1 background with the lesser weight; assigned [batch,
-    windows]. The mean is over all queries, not divided by the sum of weights, as published.
+    logits [batch, queries, 2]: class 0 is the foreground, class 1 the background; assigned [batch, windows] from
+    `match`. As published, the sum is divided by the number of queries, not by the sum of their weights.
     """
     batch, queries = logits.shape[:2]
-    index = assigned.where(assigned >= 0, queries)  # windows without a query fall into a column that is cut off
+    index = assigned.where(assigned >= 0, queries)  # unmatched windows set an extra column, which is cut off
     flags = torch.zeros(batch, queries + 1, dtype=torch.bool, device=assigned.device)
     foreground = flags.scatter(1, index, True)[:, :queries]
     entropy = functional.cross_entropy(logits.float().flatten(0, 1), (~foreground).long().flatten(), reduction="none")
@@ -297,10 +256,10 @@ def label_losses(logits: Tensor, assigned: Tensor, background_weight: float) -> 
 
 
 def alignment(queries: Tensor, words: Tensor, assigned: Tensor, temperature: float) -> Tensor:
-    """Return Moment-DETR's `contrastive_align_loss`: matched moment queries align with the text.
+    """Return Moment-DETR's `contrastive_align_loss`, which aligns matched moment queries with the words of the text.
 
-    queries [batch, queries, channels] and words [batch, words, channels] are unit vectors, `assigned` [batch, windows]
-    the query of each window or -1. All words count, padding included, as published.
+    queries [batch, queries, channels] and words [batch, words, channels] are unit vectors; assigned [batch, windows]
+    comes from `match`. As published, the sum over words includes padding.
     """
     scores = (queries * words.sum(1)[:, None]).sum(-1) / temperature  # [batch, queries]
     matched = assigned >= 0
@@ -309,16 +268,16 @@ def alignment(queries: Tensor, words: Tensor, assigned: Tensor, temperature: flo
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """Return the mean, along a dimension or of all, of the elements where the mask is True; 0 if there are none."""
+    """Return the mean of the elements where the mask is True, over `dim` or all dimensions; 0 if there are none."""
     weight = mask.to(values.dtype)
     return (torch.where(mask, values, 0) * weight).sum(dim) / weight.sum(dim).clamp(min=1)
 
 
 def existence(logits: Tensor, false: Tensor) -> Tensor:
-    """Return the binary cross entropy of true and false sentences, which weigh as much as each other in all.
+    """Return the mean of two binary cross entropies: of the true sentences, and of the false ones.
 
-    logits [1 + texts, batch] are those of each sample's own sentence, which is true, and of other texts; `false`
-    [texts, batch] says which of these have no moment in the sample's video. The others are left out of the mean.
+    logits [1 + texts, batch]: row 0 is of each sample's own sentence, which is true of its video; the other rows are of
+    other texts. Texts that may be true of the video (not `false` [texts, batch]) are left out.
     """
     if not len(false):  # a batch of one, without hard negatives
         return logits.sum() * 0
@@ -329,16 +288,16 @@ def existence(logits: Tensor, false: Tensor) -> Tensor:
 
 
 def pair_hinge(saliency: Tensor, targets: Targets, margin: float) -> Tensor:
-    """Return Moment-DETR's hinge, twice its mean: a clip inside scores `margin` more than one outside."""
+    """Return Moment-DETR's saliency loss, 2 · mean relu(margin + S(low) - S(high)), of saliency S [batch, clips]."""
     high, low = saliency.gather(1, targets.high_clips), saliency.gather(1, targets.low_clips)  # [batch, pairs]
     return 2 * (margin + low - high).relu().mean()
 
 
 def negative_pair(saliency_negative: Tensor, video_mask: Tensor) -> Tensor:
-    """Return QD-DETR's -log(1 - sigmoid(S)) (CVPR 2023, Eq. 5): under another sample's text no clip is salient.
+    """Return QD-DETR's negative-pair loss -log(1 - sigmoid(S)) (CVPR 2023, Eq. 5), as softplus, which can't overflow.
 
-    The paper writes one term; the published code sums over clips and takes the mean over samples. softplus is the same
-    function and never overflows.
+    saliency_negative [batch, clips] is predicted for the query of another sample. The paper writes a single term; the
+    published code takes the sum over clips and the mean over samples.
     """
     return (functional.softplus(saliency_negative) * video_mask).sum(1).mean()
 
@@ -346,14 +305,14 @@ def negative_pair(saliency_negative: Tensor, video_mask: Tensor) -> Tensor:
 def rank_contrastive(saliency: Tensor, negative: Tensor | None, targets: Targets, temperature: float) -> Tensor:
     """Return QD-DETR's rank-aware contrastive loss (CVPR 2023, Eq. 7).
 
-    For every rank r it compares clips of at least that score with all other clips, those under the negative text
-    included. saliency and negative [batch, clips]. Samples without a clip of the rank count as 0 in the mean.
+    saliency [batch, clips], negative [batch, clips] with the negative query. For each rank r, the positives are the
+    clips with a score of r or more; all other clips, and all clips of `negative`, are negatives. A sample without
+    positives counts as 0 in the mean. As published, the sum over ranks is divided by twelve on every data set.
     """
     mask, labels, scores = targets.video_mask, targets.clip_scores, saliency
     if negative is not None:
-        scores = torch.cat((saliency, negative), dim=1)  # [batch, 2·clips]
-        mask = torch.cat((mask, mask), dim=1)
-        labels = torch.cat((labels, torch.zeros_like(labels)), dim=1)
+        pairs = (mask, mask), (labels, torch.zeros_like(labels)), (saliency, negative)
+        mask, labels, scores = (torch.cat(pair, dim=1) for pair in pairs)  # [batch, 2·clips]
     logits = scores.masked_fill(~mask, -1000.0) / temperature
     logits = logits - logits.amax(1, keepdim=True).detach()
     log_share = logits - (logits.exp().sum(1, keepdim=True) + 1e-6).log()
@@ -376,9 +335,9 @@ def top_mean(saliency: Tensor, inside: Tensor, quotient: int) -> Tensor:
 
 
 def coarse_intra(saliency: Tensor, targets: Targets, margin: float, quotient: int) -> Tensor:
-    """Return relu(h1 + S_p(outside) - S_p(inside)), S_p(outside) the highest clip outside the moment (Eq. 1).
+    """Return the mean of relu(h1 + S_p(outside) - S_p(inside)) (Eq. 1), S_p(outside) the highest score outside.
 
-    The paper has no case for a moment that covers the whole video; the published code takes clip 0, and so do we.
+    saliency [batch, clips]. If the moment covers the whole video, S_p(outside) is the score of clip 0, as published.
     """
     highest = saliency.masked_fill(~targets.outside, -torch.inf).amax(1)
     highest = highest.where(targets.outside.any(1), saliency[:, 0])
@@ -386,16 +345,16 @@ def coarse_intra(saliency: Tensor, targets: Targets, margin: float, quotient: in
 
 
 def coarse_inter(saliency: Tensor, negative: Tensor, targets: Targets, margin: float, quotient: int) -> Tensor:
-    """Return relu(h2 + S_n(inside) - S_p(inside)), S_n under another sample's text, over the same clips (Eq. 2)."""
+    """Return the mean of relu(h2 + S_n(inside) - S_p(inside)) (Eq. 2); S_p, S_n: saliency, negative [batch, clips]."""
     other, own = (top_mean(scores, targets.inside, quotient) for scores in (negative, saliency))
     return (margin + other - own).relu().mean()
 
 
 def divergence(reference: Tensor, saliency: Tensor, mask: Tensor) -> Tensor:
-    """Return d(y, s) = -(1/T) sum_t y_t log s_t (Eq. 3) [..., batch] over the valid clips; y has no gradient.
+    """Return d(y, s) = -(1/T) sum_t y_t log s_t [..., batch] (Eq. 3) of `reference` y and `saliency` s [..., clips].
 
-    The paper takes the logarithm of s itself, which may be negative, and says nothing of gradients. As in the authors'
-    code s goes through a sigmoid, 1e-9 is added, and y is detached.
+    The paper takes the logarithm of s, which may be negative. As in the authors' code, s is sigmoid(saliency) + 1e-9,
+    and y has no gradient.
     """
     log_share = (saliency.float().sigmoid() + 1e-9).log()
     return -(reference.detach() * log_share * mask).sum(-1) / mask.sum(-1).clamp(min=1)
@@ -404,27 +363,25 @@ def divergence(reference: Tensor, saliency: Tensor, mask: Tensor) -> Tensor:
 def fine_hinges(
     saliency: Tensor, hard: Tensor, present: Tensor, negative: Tensor | None, targets: Targets, settings: ShineLosses
 ) -> list[Tensor]:
-    """Return the hinges of Eq. 4, one a neighbouring pair: (Y, Sp) < (Sp, S1) < (Sp, S2) < (Sp, S3) < (Sp, Sn).
+    """Return the hinges of Eq. 4 between neighbours of d(Y, Sp) < d(Sp, S1) < d(Sp, S2) < d(Sp, S3) < d(Sp, Sn).
 
-    saliency and negative [batch, clips], hard [levels, batch, clips], present [levels, batch]. The `ranking_weights`
-    are of two rankings: the relative one compares each level with the one before it, as in the paper; the absolute one
-    compares every level with level 1, as in its supplement. A hinge that needs a hard negative that a query lacks, or a
-    negative that the batch lacks, is left out of the mean.
+    saliency and negative [batch, clips], hard [levels, batch, clips], present [levels, batch]. `ranking_weights` weight
+    the relative ranking (paper), which compares each level with the previous level, and the absolute ranking
+    (supplement), which compares each level with level 1. A hinge whose negative is missing is left out of the mean.
     """
     mask, weights = targets.video_mask, settings.ranking_weights
-    margins = (*settings.fine_margins[: len(hard)], settings.fine_margins[-1])  # the last one is the random text's
+    margins = (*settings.fine_margins[: len(hard)], settings.fine_margins[-1])  # the last margin is of Sn
     truth = divergence((targets.clip_scores > 0).float(), saliency, mask)  # [batch]
-    share = saliency.float().sigmoid()
-    levels = list(divergence(share, hard, mask))  # a tensor [batch] for each level
     if negative is not None:
-        levels.append(divergence(share, negative, mask))
-        present = torch.cat((present, torch.ones_like(present[:1])))
+        hard, present = torch.cat((hard, negative[None])), torch.cat((present, torch.ones_like(present[:1])))
+    levels = divergence(saliency.float().sigmoid(), hard, mask)  # [levels, batch]
+
+    def hinge(level: int, lower: int) -> Tensor:
+        both = present[level] & present[lower]
+        return masked_mean((margins[level] + levels[lower] - levels[level]).relu(), both)
+
     hinges = [sum(weights) * masked_mean((margins[0] + truth - levels[0]).relu(), present[0])]
-    for index in range(1, len(levels)):
-        total = torch.zeros((), device=saliency.device)
-        for weight, anchor in zip(weights, (index - 1, 0), strict=True):
-            both = present[index] & present[anchor]
-            hinge = masked_mean((margins[index] + levels[anchor] - levels[index]).relu(), both)
-            total = total + weight * hinge if weight else total
-        hinges.append(total)
+    for level in range(1, len(levels)):
+        pairs = zip(weights, (level - 1, 0), strict=True)
+        hinges.append(torch.stack([weight * hinge(level, lower) for weight, lower in pairs]).sum())
     return hinges

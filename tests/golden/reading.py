@@ -16,7 +16,8 @@ from torch.nn import functional
 from penumbra.artifacts.locations import PROJECT
 from penumbra.models.checkpoints import convert, load_weights, our_name
 from penumbra.models.detr import GroundingModel, Inputs
-from penumbra.models.losses import Losses, LossSettings, MatchingCosts, Targets
+from penumbra.models.losses import Losses, LossSettings, Targets
+from penumbra.models.matcher import MatchingCosts
 from penumbra.tasks.grounding.training.presets import MODELS as CONFIGS
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")

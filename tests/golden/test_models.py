@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from penumbra.models.checkpoints import load_weights
 from penumbra.models.detr import Outputs
-from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, divergence, fine_hinges, match
+from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, divergence, fine_hinges
+from penumbra.models.matcher import match
 from penumbra.tasks.grounding.configs import Inputs as InputSettings
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig

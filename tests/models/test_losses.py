@@ -9,17 +9,8 @@ import torch
 from torch import Tensor
 
 from penumbra.models.detr import Outputs
-from penumbra.models.losses import (
-    MatchingCosts,
-    MomentDETRLosses,
-    Targets,
-    coarse_inter,
-    coarse_intra,
-    compute_losses,
-    cost_matrix,
-    fine_hinges,
-    match,
-)
+from penumbra.models.losses import MomentDETRLosses, Targets, coarse_inter, coarse_intra, compute_losses, fine_hinges
+from penumbra.models.matcher import MatchingCosts, cost_matrix, match
 from tests.golden.reading import losses_of
 
 B, L, Q = 3, 8, 5
