@@ -30,7 +30,8 @@ from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.text import ClipTexts, TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import EncodedVideo, encode_video, notes_on
 from penumbra.tasks.grounding.batches.examples import Loaded, features_of, joined, normalised
-from penumbra.tasks.grounding.evaluation.predictions import Calibrator, calibrator_of, existence_of
+from penumbra.tasks.grounding.evaluation.calibration import Calibrator, calibrator_of
+from penumbra.tasks.grounding.evaluation.predictions import existence_of
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
 from penumbra.tasks.grounding.pretrained import CLIP_LENGTH, CLIPS, load_pretrained

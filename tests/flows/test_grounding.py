@@ -27,8 +27,9 @@ from penumbra.tasks.features.reading import lists_of, vectors_of
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
+from penumbra.tasks.grounding.evaluation.calibration import NEAR, OTHER_VIDEO
 from penumbra.tasks.grounding.evaluation.figures import OTHER_QUERY, compare, predictions_of
-from penumbra.tasks.grounding.evaluation.predictions import NEAR, OTHER_VIDEO, predict_model, runs_to_evaluate
+from penumbra.tasks.grounding.evaluation.predictions import predict_model, runs_to_evaluate
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import CONSTANT, WITH_REJECTION, RunError, all_runs, found_run, run_folder
@@ -277,7 +278,7 @@ def test_features_of_another_width_are_refused(world: Path, trained: Artifact, r
     annotations = next(p for p in Store().manifest(trained).parents if p.stage == "annotations")
     sources = find_sources(annotations, Settings(inputs=Inputs(video_features=("narrow",))))
     assert sources.video_features == (other,)
-    with pytest.raises(FeatureError, match=r"trained on video and text features of 16 and 16 channels, these have 8"):
+    with pytest.raises(FeatureError, match=r"trained on features with 16 \(video\) and 16 \(text\) channels, found 8"):
         flow(predict_model)(trained, sources, None, ())
     with pytest.raises(FeatureError, match="of encoder 'unknown'"):
         find_sources(annotations, Settings(inputs=Inputs(video_features=("unknown",))))

@@ -32,7 +32,8 @@ from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding import runs
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
-from penumbra.tasks.grounding.evaluation.predictions import predict_model, read_calibrator
+from penumbra.tasks.grounding.evaluation.calibration import read_calibrator
+from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
@@ -172,7 +173,7 @@ def test_a_run_without_validation_queries_is_not_calibrated(film: Path) -> None:
         settings = Settings(model=model, training=Training(epochs=1, batch_size=8, validation=0.0))
         metrics = flow(train_model)(sources, settings)
         if not weight:
-            command = f"penumbra run evaluate-grounding few --param choice.run={metrics.key} does it"
+            command = f"penumbra run evaluate-grounding few --param choice.run={metrics.key}"
             assert any(command in note for note in Grounder.of_run(metrics.key).watch(film).notes)
         predictions = flow(predict_model)(metrics, sources, None, ("test",))
         [calibration] = [p for p in Store().manifest(predictions).parents if p.stage == "calibration"]

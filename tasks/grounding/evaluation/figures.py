@@ -26,7 +26,7 @@ from penumbra.tasks.data.rows import FEWEST_VIDEOS
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Sources, newest_made_of
 from penumbra.tasks.grounding.evaluation import rejection
-from penumbra.tasks.grounding.evaluation.predictions import OTHER_VIDEO, RunStage
+from penumbra.tasks.grounding.evaluation.calibration import OTHER_VIDEO
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics import (
     EvaluationError,
@@ -38,7 +38,7 @@ from penumbra.tasks.grounding.metrics import (
     overlaps,
 )
 from penumbra.tasks.grounding.runs import ALL, CONSTANT
-from penumbra.tasks.grounding.training.stage import chosen_run, name_of, split_rows
+from penumbra.tasks.grounding.training.stage import RunStage, chosen_run, name_of, split_rows
 from penumbra.tasks.stage import is_planned, logger, run
 
 if TYPE_CHECKING:

@@ -29,20 +29,19 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.inputs import newest_made_of
 from penumbra.tasks.grounding.configs import Ranking
-from penumbra.tasks.grounding.evaluation.predictions import (
+from penumbra.tasks.grounding.evaluation.calibration import (
     AREA,
     MOST_QUERIES,
     NEAR,
     Calibrator,
-    RunStage,
     drawn,
     false_sentences,
     read_calibrator,
-    rows_of,
 )
+from penumbra.tasks.grounding.evaluation.predictions import rows_of
 from penumbra.tasks.grounding.metrics import Floats, Split, compared_scores
 from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION
-from penumbra.tasks.grounding.training.stage import run_name
+from penumbra.tasks.grounding.training.stage import RunStage, run_name
 from penumbra.tasks.negatives.judging import text_inputs
 
 STAGE = "existence"

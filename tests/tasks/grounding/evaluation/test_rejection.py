@@ -9,8 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from penumbra.tasks.grounding.batches.examples import Loaded, together
 from penumbra.tasks.grounding.evaluation import rejection
-from penumbra.tasks.grounding.evaluation.figures import paired_bootstrap
-from penumbra.tasks.grounding.evaluation.predictions import (
+from penumbra.tasks.grounding.evaluation.calibration import (
     NEAR,
     OTHER_VIDEO,
     TRUE,
@@ -19,6 +18,7 @@ from penumbra.tasks.grounding.evaluation.predictions import (
     false_sentences,
     fit,
 )
+from penumbra.tasks.grounding.evaluation.figures import paired_bootstrap
 from penumbra.tasks.grounding.evaluation.rejection import ACCURACY, ERROR, GROUP, OF_TEXT, REJECTED
 from penumbra.tasks.grounding.metrics import Split, Windows
 from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION

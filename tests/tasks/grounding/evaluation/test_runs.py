@@ -12,7 +12,8 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.configs import Choice
-from penumbra.tasks.grounding.evaluation.predictions import Calibration, Predictions, runs_to_evaluate
+from penumbra.tasks.grounding.evaluation.calibration import Calibration
+from penumbra.tasks.grounding.evaluation.predictions import Predictions, runs_to_evaluate
 from penumbra.tasks.grounding.runs import CONSTANT, all_runs, found_run, remove, run_folder
 from penumbra.tasks.grounding.training.presets import Settings, non_default_settings
 from tests.rows import build
