@@ -1,7 +1,7 @@
 """BM-DETR (Jung et al., "Background-aware Moment Detection for Video Moment Retrieval", WACV 2025).
 
-A negative query of the same video, whose moment is another one, tells which clips are background: a clip's joint
-probability is that it fits the query and does not fit the negative query (Eq. 1 to 5).
+A negative query describes another moment of the same video, and so helps to find background clips: the joint
+probability of a clip is that it matches the query and does not match the negative query (Eq. 1 to 5).
 """
 
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ from penumbra.models.transformer import MLP, AnchorDecoder, Decoder, EncoderLaye
 
 @dataclass(frozen=True)
 class BMDETRSettings(ModelSettings):
-    """Settings of BM-DETR: the paper's components, which can be left out, as in its Table 7, and temporal shifting.
+    """Settings of BM-DETR: the components of the paper's Table 7, each of which can be switched off.
 
-    The published code gives padding a share of the clips' weights (`frame_weights` "official"), and its decoder sees
-    the clips unweighted; with `weighted_decoder` it sees the weighted clips, as in the paper.
+    In the published code, padding takes part in the softmax over clips (`frame_weights` "official"), and the decoder
+    reads unweighted clips. With `weighted_decoder` it reads the weighted clips, as in the paper.
     """
 
-    frame_matcher: bool = True  # clips are weighted by how probably they fit the query
-    learnable_spans: bool = True  # moment queries are anchors; otherwise plain vectors
-    alignment: int = 256  # width of the semantic alignment; 0: without it
+    frame_matcher: bool = True  # weight clips by their joint probability
+    learnable_spans: bool = True  # moment queries are anchors; otherwise learned vectors
+    alignment: int = 256  # width of the semantic alignment; 0 switches it off
     weighted_decoder: bool = False
     frame_weights: Literal["fixed", "official"] = "fixed"
-    shifting: bool = False  # a second branch whose moments are moved within their videos
-    shift_below: float | None = 60.0  # only videos shorter than so many seconds are shifted; None: all
+    shifting: bool = False  # temporal shifting: a second branch with moments moved within their videos
+    shift_below: float | None = 60.0  # shift only videos shorter than this, in seconds; None: all videos
     shift_endpoints: bool = False  # temporal endpoints move with the clips, as published
 
 
@@ -50,7 +50,7 @@ class Scorer(nn.Module):
 
 
 class AttentivePooling(nn.Module):
-    """One vector for many tokens (Eq. 9): their sum, weighted by a softmax over scores, through a linear layer."""
+    """Attentive pooling (Eq. 9): a linear layer on the sum of tokens, weighted by a softmax over their scores."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class AttentivePooling(nn.Module):
         self.out = nn.Linear(hidden, hidden)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Pool the valid tokens [batch, length, hidden] of a mask [batch, length] to [batch, hidden]."""
+        """Pool tokens [batch, length, hidden] to [batch, hidden], without padding (False in mask [batch, length])."""
         weights = self.scorer(tokens).masked_fill(~mask, -1e9).softmax(1)
         return self.out((weights[:, None].to(tokens.dtype) @ tokens)[:, 0])
 
 
 class BMDETR(GroundingModel):
-    """Network that encodes clips and words together, weights clips by their probability, and decodes anchors."""
+    """BM-DETR: joint encoder of clips and words, frame matcher that weights the clips, decoder of anchors."""
 
     settings: BMDETRSettings
 
@@ -84,24 +84,24 @@ class BMDETR(GroundingModel):
         self.initialise(self.encoder, self.position_scale, self.decoder)
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
-        """Ground every text in its video; `inputs.text` holds K negative queries of each, too.
+        """Predict the windows and the saliency of each query; `inputs.text` also holds K negative queries of each.
 
-        A negative query without a token (its mask is all False) counts as none. `negative` changes nothing but
-        `existence`: a text of another video says nothing about this video's background.
+        A negative query whose mask is all False is ignored. `negative` only adds the text of another video to
+        `existence`, because it can't show which clips of this video are background.
         """
         step = self.project(inputs, negative and self.existence_head is not None)
         mask, (batch, clips) = inputs.video_mask, inputs.video_mask.shape
         memory, background, positions, bias = self.encode(step)
         seen, probability, pooled = memory[:, :clips], None, None
-        under = torch.cat((seen, background))  # [texts·batch, clips, hidden]
-        matching = self.saliency_head(under)[..., 0] if self.frame_matcher is None else self.frame_matcher(under)
-        existence = self.exists(step, matching, under)
+        encoded = torch.cat((seen, background))  # [texts·batch, clips, hidden]
+        matching = self.saliency_head(encoded)[..., 0] if self.frame_matcher is None else self.frame_matcher(encoded)
+        existence = self.exists(step, matching, encoded)
         if self.frame_matcher is not None:  # p(query) times 1 - p of each negative, 0 for padding (Eq. 5)
             each = matching.sigmoid().view(step.texts, batch, -1)
             present = step.text_mask.view(step.texts, batch, -1).any(-1, keepdim=True)
             own = slice(1 + step.has_negative, None)  # the negative queries of the video
             probability = each[0] * (1 - each[own].masked_fill(~present[own], 0.0)).prod(0) * mask  # [batch, clips]
-            official = self.settings.frame_weights == "official"  # the published code gives padding a share (Eq. 8)
+            official = self.settings.frame_weights == "official"  # softmax over padding, too (Eq. 8)
             weights = (probability if official else probability.masked_fill(~mask, -torch.inf)).softmax(1)
             seen = seen * weights[..., None].to(seen.dtype)
             if self.settings.weighted_decoder:
@@ -119,11 +119,11 @@ class BMDETR(GroundingModel):
         return Outputs(logits, spans, saliency, probability=probability, pooled=pooled, existence=existence)
 
     def encode(self, step: Projected) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return tokens, the clips under the negative texts, unscaled positions and the padding bias.
+        """Return tokens, the clips encoded with each negative text, unscaled positions and the padding bias.
 
-        Tokens and positions are [batch, clips + words, hidden], the clips [(texts - 1)·batch, clips, hidden]. Before
-        each layer the positions are scaled by the tokens; words have positions only if they are learned. The last layer
-        does not compute the words of negative texts, which nothing reads.
+        Tokens and positions are [batch, clips + words, hidden], the clips [(texts - 1)·batch, clips, hidden]. The
+        tokens scale the positions before each layer; words have positions only with `text_positions`. The last layer
+        does not compute the words of negative texts, because they are not used.
         """
         tokens, positions, bias = step.joined()
         batch, clips = step.video_mask.shape
@@ -136,7 +136,7 @@ class BMDETR(GroundingModel):
         return last(tokens[:batch], scaled[:batch], bias[:batch]), background, positions[:batch], bias[:batch]
 
     def _scaled(self, positions: Tensor, tokens: Tensor, clips: int) -> Tensor:
-        """Return positions times a small network's output for the tokens; words may have no positions."""
+        """Return positions multiplied by `position_scale` of the tokens; zeros for words without positions."""
         if self.settings.text_positions:
             return positions * self.position_scale(tokens)
         scaled = positions[:, :clips] * self.position_scale(tokens[:, :clips])
@@ -148,11 +148,11 @@ COSTS = MatchingCosts(span=1.0, giou=8.0, label=8.0)
 
 @dataclass(frozen=True)
 class BMDETRLosses(LossSettings):
-    """BM-DETR's losses: no auxiliary ones, GIoU before L1, and the pair hinge as frame margin loss.
+    """Losses of BM-DETR: no auxiliary losses, more weight on GIoU than on L1, `pair_hinge` as the frame margin loss.
 
-    The published code adds the class error, a percentage without gradient, to the total, as `class_error` 1 does.
-    It changes no gradient and obscures the total, so it is off. `negatives` are other queries of the video, generated
-    hard negatives, both, or none.
+    The published code adds the class error, a percentage without gradient, to the total (`class_error` 1). Here it is
+    left out, because it only makes the total hard to read. `negatives` selects the negative queries: other queries of
+    the video, generated hard negatives, both, or none.
     """
 
     span: float = 1.0
@@ -179,18 +179,19 @@ class BMDETRLosses(LossSettings):
 
 
 def frame_probability(probability: Tensor, targets: Targets) -> Tensor:
-    """Return the mean over samples of 1 - mean p inside the moment + mean p outside (Eq. 16).
+    """Return the mean over samples of 1 - mean p inside the moment + mean p outside (Eq. 16), p [batch, clips].
 
-    A clip is inside by its score alone: the published shifting labels padding, too, if a moment covers a video.
+    As published, padding with a clip score counts as inside; shifting gives it one if the moment covers the video.
     """
     inside = masked_mean(probability, targets.clip_scores > 0, 1)
     return (1 - inside + masked_mean(probability, targets.outside, 1)).mean()
 
 
 def semantic_alignment(pooled: Tensor, temperature: float) -> Tensor:
-    """Return the cross entropy of each video over the batch's texts (Eq. 17), unit vectors [2, batch, channels].
+    """Return the cross entropy of each video over the texts of the batch (Eq. 17).
 
-    The paper's denominator leaves the sample's own text out; the published code, as is usual, does not.
+    pooled [2, batch, channels] are unit vectors of videos and texts. The denominator includes the sample's own text, as
+    in the published code; the paper leaves it out.
     """
     scores = pooled[0] @ pooled[1].T / temperature  # [videos, texts]
     return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))

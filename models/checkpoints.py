@@ -1,7 +1,7 @@
-"""Official checkpoints of Moment-DETR, QD-DETR, SHINE, BM-DETR and MMN: their parameter names, and ours.
+"""Reading of official checkpoints of Moment-DETR, QD-DETR, SHINE, BM-DETR and MMN, with their parameters renamed.
 
 The published files are dictionaries with the weights under "model" and a pickled namespace of options. They are read
-with `weights_only=True` and the classes of options replaced by a dictionary, so that no code of a file ever runs.
+with `weights_only=True`, and a dictionary replaces the classes of options, so that no code in a file is executed.
 """
 
 import mmap
@@ -74,10 +74,10 @@ _INSIDE = (
     (r"\.k_(content|position)", r".key_\1"),
     (r"\.v_proj\.", ".value."),
 )
-_TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT: Penumbra reads a text encoder's features instead
-_POINTWISE = ("clip_projection.weight", "cell_iou.weight", "cell_contrast.weight")  # convolutions of one clip or cell
+_TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT, which Penumbra replaces by features of a text encoder
+_POINTWISE = ("clip_projection.weight", "cell_iou.weight", "cell_contrast.weight")  # convolutions of kernel size 1
 OPTION_CLASSES = ("argparse.Namespace", "easydict.EasyDict")
-LARGER = 4  # times the file's size that its weights may take: shared ones are stored once
+LARGER = 4  # highest ratio of the weights' size to the file's size, above 1 because shared weights are stored once
 
 
 class CheckpointError(ValueError):
@@ -86,7 +86,7 @@ class CheckpointError(ValueError):
 
 def our_name(official: str) -> str:
     """Return our name of an official parameter; raise `CheckpointError` if there is none."""
-    name = official.removeprefix("module.")  # of a model that several devices trained
+    name = official.removeprefix("module.")  # the prefix of torch's DataParallel
     for pattern, start in _STARTS:
         if matched := re.match(pattern, name):
             ours = matched.expand(start).replace("vid.", "video.").replace("vid_", "video_").replace("txt", "text")
@@ -99,7 +99,7 @@ def our_name(official: str) -> str:
 
 
 def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return official weights under our names, without MMN's text encoder; a table of two columns holds anchors."""
+    """Return official weights under our names, without MMN's text encoder; `queries` with two columns are anchors."""
     ours = {our_name(name): value for name, value in official.items() if _TEXT_ENCODER not in name}
     ours |= {name: ours[name].flatten(1) for name in _POINTWISE if name in ours}
     if "queries" in ours and ours["queries"].shape[-1] == 2:
@@ -108,9 +108,9 @@ def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put weights under our names into a model; raise `CheckpointError` naming the first that do not fit.
+    """Load weights under our names into a model; raise `CheckpointError` naming the first that do not fit.
 
-    A model on the device `meta`, which has no memory of its own, takes those of the file.
+    The tensors of a model on the device `meta`, which have no memory, are replaced by the loaded tensors.
     """
     expected = model.state_dict()
     missing, foreign = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
@@ -134,20 +134,20 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
             if zipfile.is_zipfile(path) and any(it.compress_type for it in zipfile.ZipFile(path).infolist()):
                 raise CheckpointError("it is compressed, which torch.save does not do")
             with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                # torch's unpickler would make one of any length
+                # torch's unpickler would allocate a bytearray of any length
                 if data.find(b"bytearray") >= 0:
-                    raise CheckpointError("it makes a bytearray, which no weights need")
+                    raise CheckpointError("it creates a bytearray, which weights do not need")
             if str(path).endswith(".safetensors"):
                 content = load_file(path)
             else:
                 content = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # pickle, zip and unpickler faults have no common class
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
-            raise CheckpointError(f"{path} can't be read as weights alone ({reason})") from None
+            raise CheckpointError(f"{path} can't be read as weights only ({reason})") from None
     weights = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise CheckpointError(f"{path} holds no weights under 'model'")
-    # A view that repeats one number can have any size.
+    # a view that repeats one number can have any size
     size = sum(value.numel() * value.element_size() for value in weights.values())
     if any(value.is_meta or value.layout != torch.strided for value in weights.values()) or (
         size > LARGER * Path(path).stat().st_size

@@ -1,4 +1,4 @@
-"""Moment-DETR and QD-DETR, and what they share with BM-DETR: inputs and outputs, projections, positions, and heads.
+"""Moment-DETR, QD-DETR, and the parts shared with BM-DETR: inputs and outputs, projections, positions, and heads.
 
 Moment-DETR: Lei, Berg and Bansal, "QVHighlights", NeurIPS 2021. QD-DETR: Moon et al., "Query-Dependent Video
 Representation", CVPR 2023; with SHINE's losses it is SHINE's model. The layers of both are in `transformer`, their
@@ -29,7 +29,7 @@ from penumbra.models.transformer import (
 
 @dataclass
 class Inputs:
-    """A batch of videos and texts. Masks are True where a clip or token is no padding."""
+    """A batch of videos and texts. Masks are False for padding."""
 
     video: Tensor  # [batch, clips, video_dim], features followed by the two temporal endpoint channels
     video_mask: Tensor  # [batch, clips]
@@ -42,27 +42,27 @@ class Outputs:
     logits: Tensor  # [layers, batch, queries, 2], class 0 is foreground; the last layer's are the answer
     spans: Tensor  # [layers, batch, queries, 2] as (centre, width)
     saliency: Tensor  # [batch, clips]
-    saliency_negative: Tensor | None = None  # [batch, clips] under the next sample's text, if it was asked for
-    saliency_hard: Tensor | None = None  # [levels, batch, clips] under the hard negatives, if the inputs hold any
+    saliency_negative: Tensor | None = None  # [batch, clips] for the negative query, the next sample's, if requested
+    saliency_hard: Tensor | None = None  # [levels, batch, clips] for the hard negatives, if the inputs hold any
     # Moment-DETR's alignment: unit vectors of queries [layers, batch, queries, C], words and clips [batch, length, C]
     align: tuple[Tensor, Tensor, Tensor] | None = None
     probability: Tensor | None = None  # [batch, clips], BM-DETR's joint probability of each clip
     pooled: Tensor | None = None  # [2, batch, channels], BM-DETR's unit vectors of clips and of words
-    existence: Tensor | None = None  # [texts, batch] logits: the query, then the next sample's text and the hard ones
+    existence: Tensor | None = None  # [texts, batch] logits of the query, the negative query and the hard negatives
 
     def split(self, branches: int) -> list["Outputs"]:
-        """Return BM-DETR's outputs for each of the equal batches that the rows hold."""
+        """Split BM-DETR's outputs along the batch into equal parts, one for each branch of temporal shifting."""
         batch_dims = {"logits": 1, "spans": 1, "saliency": 0, "probability": 0, "pooled": 1, "existence": 1}
-        there = {name: dim for name, dim in batch_dims.items() if getattr(self, name) is not None}
-        parts = {name: getattr(self, name).chunk(branches, dim) for name, dim in there.items()}
+        present = {name: dim for name, dim in batch_dims.items() if getattr(self, name) is not None}
+        parts = {name: getattr(self, name).chunk(branches, dim) for name, dim in present.items()}
         return [Outputs(**{name: chunks[branch] for name, chunks in parts.items()}) for branch in range(branches)]
 
 
 @dataclass
 class Projected:
-    """The videos of a step, and all their texts stacked along the batch, at the model's width.
+    """The videos of a batch and all their texts, stacked along the batch and projected to the model's width.
 
-    A video's texts are its query, the batch's negative if it is asked for, and `hard` hard negatives.
+    The texts of a video are its query, the negative query if it is requested, and `hard` hard negatives.
     """
 
     video: Tensor  # [batch, clips, hidden]
@@ -83,21 +83,21 @@ class Projected:
         return self.texts > 1 + self.hard
 
     def joined(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return clips followed by words [texts·batch, clips + words, hidden], their positions, and their padding."""
+        """Return clips followed by words [texts·batch, clips + words, hidden], positions, and the padding bias."""
         texts = self.texts
         tokens = torch.cat((self.video.repeat(texts, 1, 1), self.text), dim=1)
         positions = torch.cat((self.positions.repeat(texts, 1, 1), self.text_positions), dim=1)
         return tokens, positions, padding_bias(torch.cat((self.video_mask.repeat(texts, 1), self.text_mask), dim=1))
 
     def by_text(self, saliency: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return saliency [texts·batch, clips] as that of positives, negatives and hard negatives."""
+        """Split saliency [texts·batch, clips] into that of the queries, negative queries and hard negatives."""
         each = saliency.view(self.texts, *self.video_mask.shape)  # [texts, batch, clips]
         negative = each[1] if self.has_negative else None
         return each[0], negative, each[1 + self.has_negative :] if self.hard else None
 
 
 class InputProjection(nn.Module):
-    """Stages of LayerNorm, dropout and a linear layer, with ReLU between them, to the model's width."""
+    """Projection to the model's width: stages of LayerNorm, dropout and a linear layer, with ReLU between them."""
 
     def __init__(self, width: int, s: ModelSettings) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class InputProjection(nn.Module):
 
 
 class TextPositions(nn.Module):
-    """Learned positions of words: LayerNorm(text + table). They hold the text itself, as in the published models."""
+    """Learned positions of words: LayerNorm(text + table). As in the published models, they include the text itself."""
 
     def __init__(self, s: ModelSettings) -> None:
         super().__init__()
@@ -125,15 +125,15 @@ class TextPositions(nn.Module):
         self.dropout = Dropout(s.input_dropout)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Return positions [batch, words, hidden] of a text of that shape; raise `ValueError` if it is too long."""
+        """Return positions [batch, words, hidden] of a text [batch, words, hidden]; raise `ValueError` if too long."""
         length = text.shape[1]
         if length > self.table.num_embeddings:
-            raise ValueError(f"a text of {length} tokens, but positions for {self.table.num_embeddings}")
+            raise ValueError(f"a text has {length} tokens, but the model has {self.table.num_embeddings} positions")
         return self.dropout(self.norm(text + self.table.weight[:length]))
 
 
 class ExistenceHead(nn.Module):
-    """Logit of whether a text's moment is in a video, linear in one vector of the pair and the highest saliency."""
+    """Logit of a text's moment being in a video, linear in a vector of text and video and in the highest saliency."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class ExistenceHead(nn.Module):
         """Return logits [texts, batch], always in float32.
 
         saliency [texts·batch, clips], clips [texts·batch, clips, hidden]; `whole` [texts·batch, hidden] is the vector
-        of the pair. Without one it is the mean of the clips, weighted by a softmax over their saliency.
+        of text and video, by default the mean of the clips, weighted by a softmax over their saliency.
         """
         mask = step.video_mask.repeat(step.texts, 1)
         with torch.autocast(clips.device.type, enabled=False):
@@ -156,7 +156,7 @@ class ExistenceHead(nn.Module):
 
 
 class GroundingModel(nn.Module):
-    """Input projections, text positions, class and span heads; a model adds its transformer and `forward`."""
+    """Base class with input projections, text positions and heads; a subclass adds its transformer and `forward`."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -170,23 +170,23 @@ class GroundingModel(nn.Module):
         self.existence_head = ExistenceHead(s.hidden) if s.existence else None
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
-        """Ground every text in its video.
+        """Predict the windows and the saliency of each query in its video.
 
-        With `negative`, the outputs hold saliency under the next sample's text, too, and under the hard negatives if
-        the inputs hold any; these pass the encoder with the positives and never the decoder.
+        Saliency is also predicted for the hard negatives that the inputs hold and, with `negative`, for the query of
+        the next sample. These negatives pass through the encoder, together with the queries, but not the decoder.
         """
         raise NotImplementedError
 
     def project(self, inputs: Inputs, negative: bool) -> Projected:
-        """Project videos and texts, and stack all texts of a step.
+        """Project videos and texts, and stack all texts of the batch.
 
-        A sample's negative is the text of the next one of the batch, which `apart` ordered for that.
-        In a batch of one there is none. Positions of words are zeros, or the positive text's for all, as published.
+        The negative query of a sample is the query of the next sample (`apart` orders the batch); a batch of one has
+        none. Positions of words are zeros or, as published, those of the query for all texts.
         """
         widths = inputs.video.shape[-1], inputs.text.shape[-1]
         expected = self.settings.video_dim, self.settings.text_dim
         if widths != expected:
-            raise ValueError(f"video and text features of {widths} channels, but the model takes {expected}")
+            raise ValueError(f"video and text features have {widths} channels, but the model takes {expected}")
         text, mask = self.text_projection(inputs.text), inputs.text_mask  # [1 + levels, batch, words, hidden]
         hard, batch = len(text) - 1, text.shape[1]
         if negative and batch > 1:
@@ -200,13 +200,13 @@ class GroundingModel(nn.Module):
         return Projected(video, inputs.video_mask, positions, texts, mask.flatten(0, 1), placed, hard)
 
     def exists(self, step: Projected, saliency: Tensor, clips: Tensor, whole: Tensor | None = None) -> Tensor | None:
-        """Return what `ExistenceHead.forward` returns; None without a head."""
+        """Return the logits of the existence head (`ExistenceHead.forward`); None without a head."""
         return None if self.existence_head is None else self.existence_head(step, saliency, clips, whole)
 
     def heads(self, states: Tensor, references: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return class logits and spans [layers, batch, queries, 2] of states, which move their references if any.
+        """Return class logits and spans [layers, batch, queries, 2] of states; with references, spans are offsets.
 
-        Both are computed in float32: bf16 resolves 150 s to 0.3 s.
+        Both are computed in float32, because the resolution of bf16 is 0.3 s in a video of 150 s.
         """
         with torch.autocast(states.device.type, enabled=False):
             states = states.float()
@@ -229,7 +229,7 @@ class MomentDETRSettings(ModelSettings):
 
 
 class MomentDETR(GroundingModel):
-    """Network that encodes clips and words together; learned queries decode moments; saliency is linear in a clip."""
+    """Moment-DETR: joint encoder of clips and words, decoder of learned queries, linear saliency head on clips."""
 
     def __init__(self, settings: MomentDETRSettings) -> None:
         super().__init__(settings)
@@ -250,7 +250,7 @@ class MomentDETR(GroundingModel):
         scores = self.saliency_head(tokens[:, :clips])[..., 0]  # [texts·batch, clips]
         saliency = step.by_text(scores)
         existence = self.exists(step, scores, tokens[:, :clips])
-        memory = tokens[:batch]  # only the positive texts are decoded
+        memory = tokens[:batch]  # only the queries are decoded, not the negatives
         states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])  # [layers, batch, queries, hidden]
         logits, spans = self.heads(states)
         outputs = Outputs(logits, spans, *saliency, existence=existence)
@@ -266,15 +266,15 @@ class MomentDETR(GroundingModel):
 class QDDETRSettings(ModelSettings):
     """Settings of QD-DETR.
 
-    Its published code masks head h of sample n with the padding of sample (n·heads + h) mod batch, so that a sample's
-    output depends on its neighbours. `text_attention` "official" does the same, for checkpoints that were trained so.
+    The published code masks head h of sample n with the padding of sample (n·heads + h) mod batch, so that the output
+    of a sample depends on other samples. `text_attention` "official" does the same, for checkpoints of that code.
     """
 
     text_attention: Literal["fixed", "official"] = "fixed"
 
 
 class QDDETR(GroundingModel):
-    """Network in which clips read the text, clips and a global token are encoded, and anchors decode moments."""
+    """QD-DETR: cross-attention from clips to words, encoder of clips and a global token, decoder of anchors."""
 
     settings: QDDETRSettings
 
@@ -297,14 +297,14 @@ class QDDETR(GroundingModel):
         scores = self.saliency(whole, clips)  # [texts·batch, clips]
         saliency = step.by_text(scores)
         existence = self.exists(step, scores, clips, whole)
-        bias = padding_bias(inputs.video_mask)  # the positive texts alone are decoded
+        bias = padding_bias(inputs.video_mask)  # only the queries are decoded, not the negatives
         logits, spans = self.heads(*self.decoder(self.anchors, clips[:batch], step.positions, bias))
         return Outputs(logits, spans, *saliency, existence=existence)
 
     def encode(self, step: Projected) -> tuple[Tensor, Tensor]:
-        """Return global tokens [texts·batch, hidden] and clips [texts·batch, clips, hidden], under every text."""
+        """Return global tokens [texts·batch, hidden] and clips [texts·batch, clips, hidden] for every text."""
         keys, video, bias = step.text + step.text_positions, step.video, self._text_bias(step)
-        for layer in self.text_to_video:  # the first layer's videos are the same under every text
+        for layer in self.text_to_video:  # the input of the first layer is the same for every text
             video = layer(video, step.positions, bias, step.text, keys)  # [texts·batch, clips, hidden]
         tokens = torch.cat((self.global_token.expand(len(video), 1, -1), video), dim=1)  # [..., 1 + clips, hidden]
         positions = step.positions.repeat(step.texts, 1, 1)
@@ -317,7 +317,7 @@ class QDDETR(GroundingModel):
     def saliency(self, whole: Tensor, clips: Tensor) -> Tensor:
         """Return the saliency [n, clips] of clips [n, clips, hidden]: <W1 m + b1, W2 g + b2> / sqrt(hidden).
 
-        The product with W1 is taken on the side of the one global token, <m, W1' (W2 g + b2)>, not for every clip.
+        W1 is applied to the global token, <m, W1' (W2 g + b2)>, once per video instead of once per clip.
         """
         projected = self.global_saliency(whole)  # [n, hidden]
         direction, shift = projected @ self.clip_saliency.weight, projected @ self.clip_saliency.bias
@@ -325,7 +325,7 @@ class QDDETR(GroundingModel):
         return scores / math.sqrt(clips.shape[-1])
 
     def _text_bias(self, step: Projected) -> Tensor:
-        """Return logits that hide padding: [texts·batch, 1, 1, words], or [..., heads, clips, words] as published."""
+        """Return the padding bias [texts·batch, 1, 1, words], or [texts·batch, heads, clips, words] as published."""
         bias, heads = padding_bias(step.text_mask), self.settings.heads
         if self.settings.text_attention == "fixed":
             return bias

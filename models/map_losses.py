@@ -1,4 +1,4 @@
-"""Losses of MMN and VDI on the map of candidate moments, and SHINE's hard negatives among them.
+"""Losses of MMN and VDI on the map of candidate moments, also with SHINE's hard negatives.
 
 From top to bottom: the ground truth (`MapTargets`), weights and options, the weighted total (`mmn_losses`), the IoU
 branch, mutual matching, hard negatives. VDI's two injections are in `vdi`.
@@ -14,54 +14,55 @@ from penumbra.models.losses import Losses, existence, masked_mean
 from penumbra.models.mmn import IOU_SCALE, MapOutputs
 from penumbra.models.spans import iou
 
-EXISTENCE = 0.1  # factor of the loss's weight: with 1, MMN loses 10 mIoU (docs/does-it-help.md)
+EXISTENCE = 0.1  # factor of the existence loss: with 1, MMN's mIoU is 10 points lower (docs/does-it-help.md)
 
 
 @dataclass
 class MapTargets:
-    overlap: Tensor  # [sentences, candidates], hull IoU of each candidate with the best of the sentence's windows
+    overlap: Tensor  # [sentences, candidates], highest hull IoU of each candidate with the sentence's windows
     windows: Tensor  # [sentences, windows, 2] in seconds
-    window_mask: Tensor  # [sentences, windows], True where a window exists
-    hard_present: Tensor | None = None  # [levels, sentences], True where a sentence has the hard negative
-    late: bool = False  # whether the epochs of the full contrastive weight are over
-    false: Tensor | None = None  # [texts, sentences], which texts of `MapOutputs.existence` after the first are false
+    window_mask: Tensor  # [sentences, windows], False for padding
+    hard_present: Tensor | None = None  # [levels, sentences], True where a sentence has a hard negative of this level
+    late: bool = False  # whether `full_epochs` epochs are over
+    false: Tensor | None = None  # [texts, sentences], True where a text is false of the video: `existence[1:]`
 
 
 @dataclass(frozen=True)
 class MMNLosses:
     """Weights and options of MMN's losses; the defaults are those of Charades-STA.
 
-    `contrastive` is the weight of both mutual terms for the first `full_epochs` epochs, and times `late` afterwards:
-    the branch is trained early and then left alone. With `shine`, a moment is compared with generated negatives, too;
-    `hard_order` is the weight of their ranking and `hard_overlap` that of their overlap with any moment in the IoU
-    branch. These three are this project's; the paper has none.
+    `contrastive` is the weight of both mutual matching losses in the first `full_epochs` epochs; later epochs multiply
+    it by `late`. `shine` adds generated hard negatives to `among_sentences`. `hard_order` is the weight of the ranking
+    of hard negatives, and `hard_overlap` the weight of a loss that lowers their overlap in the IoU branch. The paper
+    does not have these three options.
     """
 
-    lowest: float = 0.5  # overlap with the truth from which a candidate's target is more than 0
-    highest: float = 1.0  # overlap from which it is 1
-    positives: int = 1  # candidates of the most overlap that count as a sentence's own
-    negative_overlap: float = 0.5  # candidates of less overlap are negatives of a sentence
-    removal_overlap: float = 0.5  # sentences of a video whose windows overlap by so much are no negatives
-    temperature_video: float = 0.1  # of a moment among sentences
-    temperature_sentence: float = 0.1  # of a sentence among moments
-    margin: float = 0.4  # by which a positive's cosine is lowered
+    lowest: float = 0.5  # overlap up to which the IoU target of a candidate is 0
+    highest: float = 1.0  # overlap from which the IoU target is 1
+    positives: int = 1  # number of candidates with the highest overlap that are positives of a sentence
+    negative_overlap: float = 0.5  # overlap below which a candidate is a negative of a sentence
+    removal_overlap: float = 0.5  # overlap of windows from which sentences of one video are not negatives
+    temperature_video: float = 0.1  # temperature of `among_sentences`
+    temperature_sentence: float = 0.1  # temperature of `among_moments`
+    margin: float = 0.4  # subtracted from the cosine of a positive
     contrastive: float = 0.05
     late: float = 0.01
     full_epochs: int = 7
     hard_order: float = 0.0
     hard_margin: float = 0.1
     hard_overlap: float = 0.0
-    existence: float = 0.0  # weight of the loss that tells true sentences from false ones
+    existence: float = 0.0  # weight of the existence loss (`losses.existence`), multiplied by `EXISTENCE`
     shine: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.lowest < self.highest <= 1:
-            raise ValueError(f"0 <= lowest < highest <= 1, not {self.lowest} and {self.highest}")
+            raise ValueError(f"0 <= lowest < highest <= 1 must hold, not {self.lowest} and {self.highest}")
         if self.positives < 1:
-            raise ValueError(f"positives is at least 1, not {self.positives}")
+            raise ValueError(f"positives must be at least 1, not {self.positives}")
 
 
 def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) -> Losses:
+    """Return the weighted total and each loss, without VDI's injections."""
     s, video_of, present = settings, outputs.video_of, targets.hard_present
     cells, sentences, hard = outputs.cell_contrast, outputs.text_contrast[0], outputs.text_contrast[1:]
     best = targets.overlap.topk(s.positives, dim=1).indices  # [sentences, positives]
@@ -91,7 +92,7 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) ->
 def candidate_iou_loss(logits: Tensor, overlap: Tensor, lowest: float, highest: float) -> Tensor:
     """Return the mean binary cross entropy of logits and scaled overlap [sentences, candidates].
 
-    Overlap is scaled to 0 up to the lowest, 1 from the highest, linear between (2D-TAN, AAAI 2020, Eq. 4).
+    The scaled overlap is 0 up to `lowest`, 1 from `highest`, and linear between (2D-TAN, AAAI 2020, Eq. 4).
     """
     scaled = ((overlap - lowest) / (highest - lowest)).clamp(0, 1)
     return functional.binary_cross_entropy_with_logits(logits, scaled)
@@ -101,13 +102,13 @@ def candidate_iou_loss(logits: Tensor, overlap: Tensor, lowest: float, highest: 
 #
 # A sentence's positives are the K candidates that overlap most with its window. For each, the other sentences of the
 # batch are negatives (`among_sentences`); for each sentence, the other candidates of all videos are (`among_moments`).
-# All products of sentences and candidates are one matrix product, and no loop runs over videos or sentences.
+# One matrix product computes all cosines of sentences and candidates, without a loop over videos or sentences.
 
 
 def kept_sentences(targets: MapTargets, video_of: Tensor, highest: float) -> Tensor:
-    """Return which sentences [sentences, sentences] a sentence's positives are compared with: all but false negatives.
+    """Return a mask [sentences, sentences] of the sentences that each sentence's positives are contrasted with.
 
-    A sentence of the same video is a false negative if its window overlaps by `highest` or more.
+    It is False for other sentences of the same video whose windows overlap by `highest` or more (false negatives).
     """
     same = video_of[:, None] == video_of
     windows, present = targets.windows, targets.window_mask
@@ -120,11 +121,11 @@ def kept_sentences(targets: MapTargets, video_of: Tensor, highest: float) -> Ten
 def among_sentences(
     positives: Tensor, sentences: Tensor, kept: Tensor, hard: Tensor, hard_present: Tensor | None, settings: MMNLosses
 ) -> Tensor:
-    """Return the video-side loss: positive moments find their sentence among those kept.
+    """Return the video-side loss: the cross entropy of each positive moment over the kept sentences.
 
-    positives [sentences, K, joint], sentences [sentences, joint], kept [sentences, sentences]. The positive's cosine is
-    lowered by the margin in numerator and denominator. `hard` [levels, sentences, joint] are generated negatives: each
-    sentence's own enter its denominator if `hard_present` [levels, sentences].
+    positives [sentences, K, joint], sentences [sentences, joint], kept [sentences, sentences]. The margin is subtracted
+    from the positive's cosine in numerator and denominator. The hard negatives of a sentence, `hard` [levels,
+    sentences, joint], are added to its denominator where `hard_present` [levels, sentences].
     """
     cosines = positives @ sentences.T  # [sentences, K, sentences]
     own = torch.eye(len(sentences), dtype=torch.bool, device=cosines.device)[:, None]
@@ -138,11 +139,11 @@ def among_sentences(
 
 
 def among_moments(scores: Tensor, positives: Tensor, overlap: Tensor, video_of: Tensor, settings: MMNLosses) -> Tensor:
-    """Return the sentence-side loss: a sentence finds its moments among the candidates of all videos.
+    """Return the sentence-side loss: the cross entropy of each sentence over the candidates of all videos.
 
     scores [sentences, videos, candidates] are cosines, positives [sentences, K] those of the positive candidates,
-    overlap [sentences, candidates]. Candidates of the own video that overlap by `negative_overlap` or more are no
-    negatives; as published they stay in the sum with exp(0) = 1, and so does a constant 1e-6.
+    overlap [sentences, candidates]. Candidates of the sentence's video that overlap by `negative_overlap` or more are
+    not negatives; as published, each adds exp(0) = 1 to the denominator, which also has a constant 1e-6.
     """
     rows = torch.arange(len(scores), device=scores.device)
     own = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
@@ -160,10 +161,10 @@ def among_moments(scores: Tensor, positives: Tensor, overlap: Tensor, video_of: 
 
 
 def hard_order(positives: Tensor, sentences: Tensor, hard: Tensor, present: Tensor, margin: float) -> Tensor:
-    """Return hinges between neighbours of: sentence > level 1 > level 2 > level 3, each cosine `margin` above the next.
+    """Return the mean hinge of neighbours in the order sentence > level 1 > level 2 > level 3 of cosines.
 
-    positives [sentences, K, joint], sentences [sentences, joint], hard [levels, sentences, joint]. A hinge that needs a
-    negative that a sentence lacks (`present` [levels, sentences]) is left out of the mean.
+    positives [sentences, K, joint], sentences [sentences, joint], hard [levels, sentences, joint]. A hinge is left out
+    if the sentence lacks one of its two hard negatives (`present` [levels, sentences]).
     """
     texts = torch.cat((sentences[None], hard))
     cosines = torch.einsum("skc,lsc->lsk", positives, texts)  # [1 + levels, sentences, K]

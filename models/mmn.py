@@ -1,8 +1,8 @@
 """MMN (Wang et al., "Negative Sample Matters", AAAI 2022): sentences and candidate moments in two common spaces.
 
-In one space the cosine says how well a moment overlaps with the sentence's (IoU branch), in the other sentences and
-moments are each other's negatives (contrastive branch). The score of a candidate combines both. From top to bottom:
-settings, inputs and outputs, the map of candidates, convolutions over it, sentences, and the network.
+In the first space, the cosine predicts the overlap of a candidate with the sentence's moment (IoU branch); in the
+second, sentences and moments are contrasted (contrastive branch). The score of a candidate combines both. From top to
+bottom: settings, inputs and outputs, the map of candidates, convolutions over it, sentences, and the network.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from torch.nn import functional
 from penumbra.models.spans import hull_iou
 
 Kind = Literal["pool", "conv"]
-IOU_SCALE = 10.0  # of the cosine, before the sigmoid
+IOU_SCALE = 10.0  # factor of the cosine before the sigmoid
 
 
 @dataclass(frozen=True)
 class MMNSettings:
-    """Sizes of an MMN, and how its windows are ranked; the defaults are those of Charades-STA.
+    """Sizes of MMN and parameters of the ranking of windows; the defaults are those of Charades-STA.
 
-    `projected` is false if clips are pooled without a linear layer before (VDI): video_dim is then the width of the
-    map. `existence` adds a head that says whether a sentence's moment is in the video.
+    `projected` is False if no linear layer precedes the pooling of clips (VDI); `video_dim` is then the width of the
+    map. `existence` adds a head that predicts whether a sentence's moment is in the video.
     """
 
     video_dim: int = 1
@@ -33,23 +33,23 @@ class MMNSettings:
     projected: bool = True
     hidden: int = 512  # width of clips and of the map
     joint: int = 256  # width of the two spaces that sentences and moments share
-    clips: int = 16  # that a video is divided into: the width of the map
-    counts: tuple[int, ...] = (15,)  # steps to longer moments, each 1 clip longer, then 2, then 4, …
-    segments: int = 32  # equal parts of a video that its features are averaged to
-    pool: int = 2  # segments that are averaged to a clip
+    clips: int = 16  # clips per video, the side of the map
+    counts: tuple[int, ...] = (15,)  # number of moment lengths that grow by 1 clip, by 2 clips, by 4 clips, …
+    segments: int = 32  # equal parts of a video over which its features are averaged
+    pool: int = 2  # segments averaged per clip
     kind: Kind = "pool"  # how a moment's feature is computed from its clips
     proposal: int = 512  # width of the convolutions over the map
-    kernel: int = 5  # of the convolutions
+    kernel: int = 5  # kernel size of the convolutions
     layers: int = 8  # number of convolutions
     power: float = 0.5  # exponent of the contrastive score in a moment's score
-    suppression: float = 0.5  # a moment that overlaps a better one by more is dropped
-    keep: int = 10  # windows of a query
+    suppression: float = 0.5  # threshold of the non-maximum suppression
+    keep: int = 10  # windows per query
 
     def __post_init__(self) -> None:
         if self.segments % self.clips or (self.segments - self.pool) // self.stride + 1 != self.clips:
             raise ValueError(f"{self.segments} segments, pooled by {self.pool}, do not give {self.clips} clips")
         if not self.projected and self.video_dim != self.hidden:
-            raise ValueError(f"clips of {self.video_dim} channels that are not projected to {self.hidden}")
+            raise ValueError(f"without a projection video_dim must be hidden {self.hidden}, not {self.video_dim}")
         schedule(self.clips, self.counts)
         if (self.kernel - 1) * self.layers % 2:
             raise ValueError(f"{self.layers} layers of kernel {self.kernel} change the size of the map")
@@ -61,7 +61,7 @@ class MMNSettings:
 
 @dataclass
 class MapInputs:
-    """Videos with all their sentences. Masks are True where a token is no padding."""
+    """A batch of videos with all their sentences. Masks are False for padding."""
 
     video: Tensor  # [videos, segments, video_dim]
     text: Tensor  # [texts, sentences, words, text_dim], the sentences of all videos, then hard negatives, level 1 first
@@ -73,8 +73,8 @@ class MapInputs:
 class MapOutputs:
     """Unit vectors in the two spaces: cells [videos, candidates, joint], texts [texts, sentences, joint].
 
-    existence [texts, sentences] are logits of whether a text's moment is in the sentence's video: of the sentence
-    itself and, in training, of one of the next video (`of_next_video`) and the hard negatives.
+    existence [texts, sentences] are logits of a text's moment being in the sentence's video, for the sentence itself
+    and, in training, for a sentence of the next video (`of_next_video`) and the hard negatives.
     """
 
     cell_iou: Tensor
@@ -85,7 +85,7 @@ class MapOutputs:
     existence: Tensor | None = None
 
     def iou_logits(self) -> Tensor:
-        """Return the IoU branch's scaled cosine [sentences, candidates] of a sentence and its video's candidates."""
+        """Return the IoU branch's scaled cosine [sentences, candidates] of sentences and candidates of their video."""
         return IOU_SCALE * torch.einsum("smc,sc->sm", self.cell_iou[self.video_of], self.text_iou[0])
 
     def contrast(self) -> Tensor:
@@ -94,17 +94,17 @@ class MapOutputs:
 
     def fused(self, power: float) -> Tensor:
         """Return the scores [sentences, candidates]: (0.5 + 0.5 contrastive)^power times the IoU branch's score."""
-        share = (0.5 * self.contrast() + 0.5).clamp(min=0)  # a cosine may be a rounding below -1
+        share = (0.5 * self.contrast() + 0.5).clamp(min=0)  # rounding may give a cosine slightly below -1
         return share**power * self.iou_logits().sigmoid()
 
 
 # -- the map of candidates (2D-TAN, AAAI 2020; MMN): cell (i, j) is the moment from clip i to clip j -------------------
 #
-# All short moments are candidates, long moments at coarser and coarser steps: only the cells of this schedule exist.
+# All short moments are candidates; the longer the moments, the coarser their steps. Other cells are not computed.
 
 
 class Step(NamedTuple):
-    """Step to longer moments: windows of `width` over the moments before, `stride` apart, give these cells."""
+    """One length of moments: pooling the previous length with kernel `width` and `stride` gives these cells."""
 
     width: int
     stride: int
@@ -112,9 +112,9 @@ class Step(NamedTuple):
 
 
 def schedule(clips: int, counts: Sequence[int]) -> list[Step]:
-    """Return the steps of a map, from one clip on: `counts[g]` of 2^g clips each.
+    """Return the steps of a map: single clips, then `counts[g]` moment lengths that grow by 2^g clips.
 
-    Raise `ValueError` if they exceed the map.
+    Raise `ValueError` if the longest moment exceeds the map.
     """
     if clips <= sum(count * 2**group for group, count in enumerate(counts)):
         raise ValueError(f"a map of {clips} clips is too narrow for steps {tuple(counts)}")
@@ -129,7 +129,7 @@ def schedule(clips: int, counts: Sequence[int]) -> list[Step]:
 
 
 def candidate_cells(clips: int, counts: Sequence[int]) -> Tensor:
-    """Return the first and last clip [candidates, 2] of every candidate, in the order of the map's rows."""
+    """Return the first and last clip [candidates, 2] of each candidate, row by row of the map."""
     return torch.tensor(sorted(cell for step in schedule(clips, counts) for cell in step.cells))
 
 
@@ -140,10 +140,9 @@ def candidate_windows(cells: Tensor, clips: int, durations: Tensor) -> Tensor:
 
 
 class MomentMap(nn.Module):
-    """Module that lays clips out on the map: the diagonal, then longer and longer moments.
+    """Map of candidates (2D-TAN): clips on the diagonal, and longer moments that are computed from shorter ones.
 
-    "pool" takes the maximum over a moment's clips, "conv" learns the same steps as convolutions. Cells that are no
-    candidate are 0.
+    `kind` "pool" takes the maximum over a moment's clips, "conv" uses convolutions instead. Other cells are 0.
     """
 
     places: Tensor
@@ -166,14 +165,14 @@ class MomentMap(nn.Module):
             else:
                 values = functional.max_pool1d(values, step.width, step.stride)
             levels.append(values)  # [batch, hidden, starts]
-        everything = torch.cat(levels, dim=-1)  # [batch, hidden, candidates]
+        candidates = torch.cat(levels, dim=-1)  # [batch, hidden, candidates]
         batch, hidden, size = clips.shape
-        empty = everything.new_zeros(batch, hidden, size**2)
-        return empty.index_copy(2, self.places, everything).view(batch, hidden, size, size)
+        empty = candidates.new_zeros(batch, hidden, size**2)
+        return empty.index_copy(2, self.places, candidates).view(batch, hidden, size, size)
 
 
 def candidate_overlap(cells: Tensor, clips: int, durations: Tensor, windows: Tensor, present: Tensor) -> Tensor:
-    """Return the best hull IoU [sentences, candidates] of `cells` with windows [sentences, windows, 2] in seconds."""
+    """Return the highest hull IoU [sentences, candidates] of `cells` with windows [sentences, windows, 2], in s."""
     candidates = candidate_windows(cells, clips, durations)
     overlap = hull_iou(candidates[:, :, None], windows[:, None])  # [sentences, candidates, windows]
     return overlap.masked_fill(~present[:, None], 0).amax(-1)
@@ -182,9 +181,9 @@ def candidate_overlap(cells: Tensor, clips: int, durations: Tensor, windows: Ten
 def segment_means(video: Tensor, lengths: Tensor, segments: int) -> Tensor:
     """Return means [batch, segments, channels] of equal parts of videos [batch, clips, channels]; lengths [batch].
 
-    Bounds are i/segments of the length, rounded half to even and at most the last clip, so that the last clip of a
-    video with more clips than segments counts for nothing, as published. A segment without a clip is the clip at which
-    it begins: a video shorter than the map repeats its clips.
+    Bounds are i/segments of the length, rounded half to even and at most the last clip; so, as published, the last clip
+    of a video with more clips than segments is ignored. A segment without a clip is the clip at its start: a video with
+    fewer clips than segments repeats clips.
     """
     parts = torch.arange(segments + 1, device=video.device, dtype=torch.float64) / segments
     bounds = (parts * lengths[:, None]).round().long().minimum(lengths[:, None] - 1)
@@ -195,11 +194,11 @@ def segment_means(video: Tensor, lengths: Tensor, segments: int) -> Tensor:
 
 
 class ProposalLayer(nn.Module):
-    """Convolution, batch normalisation, ReLU, and each cell times its weight: one over the candidates that it sees.
+    """Convolution, batch normalisation, ReLU, and weights of 1 / (number of candidates in a cell's receptive field).
 
-    The published code pads the whole map once, before the first layer, by all that the layers remove, and convolves and
-    normalises that border, too. Where no candidate is in reach the convolution gives its bias alone: `outside` such
-    cells a channel and sample are only counted here, as zeros, and each layer pads as little as it can.
+    The published code pads the map once, before the first layer, by the border that all layers remove, and also
+    convolves and normalises this border. Cells of the border without a candidate in reach equal the bias. Here they are
+    not computed: the statistics count `outside` zeros per channel and sample, and each layer pads as little as it can.
     """
 
     weights: Tensor
@@ -217,12 +216,12 @@ class ProposalLayer(nn.Module):
             return self._normalised(cells.float()).relu() * self.weights
 
     def _normalised(self, cells: Tensor) -> Tensor:
-        """Normalise cells [videos, out, m, m] and their border, to which the convolution's bias is still to be added.
+        """Batch-normalise cells [videos, out, m, m], which lack the convolution's bias, together with their border.
 
-        The batch's own mean removes the bias, so that it moves the running mean only and has no gradient.
+        Subtracting the mean of the batch removes the bias, so the bias only changes the running mean.
         """
 
-        def each(values: Tensor) -> Tensor:
+        def by_channel(values: Tensor) -> Tensor:
             return values[:, None, None]  # broadcastable against cells
 
         norm: Any = self.norm  # with weights and statistics
@@ -231,15 +230,15 @@ class ProposalLayer(nn.Module):
             border = cells.shape[0] * self.outside
             count = cells.numel() // cells.shape[1] + border
             mean = cells.sum((0, 2, 3)) / count
-            centred = cells - each(mean)
+            centred = cells - by_channel(mean)
             variance = (centred.square().sum((0, 2, 3)) + border * mean.square()) / count
             with torch.no_grad():
                 norm.running_mean.lerp_(mean + bias, norm.momentum)
                 norm.running_var.lerp_(variance * (count / max(count - 1, 1)), norm.momentum)
                 norm.num_batches_tracked += 1
         else:
-            centred, variance = cells - each(norm.running_mean - bias), norm.running_var
-        return centred * each(norm.weight * (variance + norm.eps).rsqrt()) + each(norm.bias)
+            centred, variance = cells - by_channel(norm.running_mean - bias), norm.running_var
+        return centred * by_channel(norm.weight * (variance + norm.eps).rsqrt()) + by_channel(norm.bias)
 
 
 class ProposalConvolution(nn.Module):
@@ -253,7 +252,7 @@ class ProposalConvolution(nn.Module):
             padding = min(kernel - 1, border)
             border -= padding
             ones = torch.ones(1, 1, kernel, kernel)
-            number_seen = functional.conv2d(seen[None, None], ones, padding=padding)[0, 0].round()  # of candidates
+            number_seen = functional.conv2d(seen[None, None], ones, padding=padding)[0, 0].round()  # candidates
             seen = (number_seen > 0).float()
             weights = torch.where(number_seen > 0, 1 / number_seen.clamp(min=1), 0.0)
             outside = (len(seen) + 2 * border) ** 2 - seen.numel()
@@ -261,7 +260,7 @@ class ProposalConvolution(nn.Module):
         self.layers = nn.ModuleList(stack)
 
     def forward(self, cells: Tensor) -> Tensor:
-        """Run all layers, channels last, which makes direct convolutions faster on CPUs and GPUs."""
+        """Run all layers in the memory format channels last, in which convolutions are faster on CPUs and GPUs."""
         cells = cells.contiguous(memory_format=torch.channels_last)
         for layer in self.layers:
             cells = layer(cells)
@@ -269,9 +268,9 @@ class ProposalConvolution(nn.Module):
 
 
 def of_next_video(video_of: Tensor) -> Tensor:
-    """Return for each sentence the index of one of the next video [sentences]; the first video follows the last.
+    """Return, for each sentence, the index [sentences] of a sentence of the next video; the first follows the last.
 
-    video_of [sentences] rises from 0; a video's sentences take those of the next one in turn.
+    video_of [sentences] is sorted and starts at 0. The sentences of the next video are assigned in turn.
     """
     counts = torch.bincount(video_of)
     first, following = counts.cumsum(0) - counts, (video_of + 1) % len(counts)
@@ -296,17 +295,17 @@ class SentenceEncoder(nn.Module):
 
 
 class ExistenceHead(nn.Module):
-    """Logit of whether a sentence's moment is in a video, from the products of the sentence and the likeliest cells."""
+    """Logit of a sentence's moment being in a video, linear in products of the sentence and the likeliest cells."""
 
     def __init__(self, joint: int) -> None:
         super().__init__()
         self.products = nn.Linear(2 * joint, 1)
 
     def forward(self, cells: tuple[Tensor, Tensor], sentences: tuple[Tensor, Tensor]) -> Tensor:
-        """Return logits [sentences]; cells [sentences, candidates, joint] and sentences are of both spaces.
+        """Return logits [sentences]; cells [sentences, candidates, joint], sentences [sentences, joint] of both spaces.
 
-        The cells are weighted by a softmax over the IoU branch's scaled cosine. Products of unit vectors are small:
-        they are multiplied by their number.
+        Cells are averaged with softmax weights of the IoU branch's scaled cosine. The products of unit vectors are
+        small, so they are multiplied by `joint`.
         """
         weights = (IOU_SCALE * torch.einsum("smc,sc->sm", cells[0], sentences[0])).softmax(1)
         likeliest = [torch.einsum("sm,smc->sc", weights, space) for space in cells]
@@ -317,7 +316,7 @@ class ExistenceHead(nn.Module):
 
 
 class MMN(nn.Module):
-    """Network that lays clips out on the map, convolves it, and embeds candidates and sentences in both spaces."""
+    """MMN: map of candidates, convolutions over the map, and projections of cells and sentences to both spaces."""
 
     cells: Tensor
     places: Tensor

@@ -1,4 +1,4 @@
-"""Spans of a video, their overlap, and ranked windows in seconds as the published inference makes them.
+"""Spans and windows of a video, their overlap, and the ranking of windows as in the published inference code.
 
 A span is (centre, width), a window [start, end], both as fractions of the video unless a docstring says seconds.
 """
@@ -6,7 +6,7 @@ A span is (centre, width), a window [start, end], both as fractions of the video
 import torch
 from torch import Tensor
 
-SMALLEST = 1e-3  # of the inverse sigmoid, everywhere in the DETR family
+SMALLEST = 1e-3  # smallest fraction in the inverse sigmoid of all DETR models
 
 
 def to_windows(spans: Tensor) -> Tensor:
@@ -28,13 +28,13 @@ def iou(first: Tensor, second: Tensor) -> Tensor:
 
 
 def hull_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Return the intersection over the hull of windows [..., 2], their IoU if they meet; 0 where the hull is empty."""
+    """Return the intersection over the hull of windows [..., 2]: the IoU if they overlap, 0 if the hull is empty."""
     inter, _, hull = _overlap(first, second)
     return torch.where(hull == 0, 0.0, inter / hull)
 
 
 def generalised_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Return the IoU less the share of the hull that neither window covers (Rezatofighi et al., CVPR 2019)."""
+    """Return the GIoU of windows [..., 2]: IoU - (hull - union) / hull (Rezatofighi et al., CVPR 2019)."""
     inter, union, hull = _overlap(first, second)
     return inter / union - (hull - union) / hull
 
@@ -47,7 +47,7 @@ def _overlap(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def inverse_sigmoid(fraction: Tensor) -> Tensor:
-    """Return the logit of a fraction, which is kept 0.001 away from 0 and 1."""
+    """Return the logit of a fraction, which is clamped to at least 0.001 away from 0 and 1."""
     fraction = fraction.clamp(0, 1)
     return (fraction.clamp(min=SMALLEST) / (1 - fraction).clamp(min=SMALLEST)).log()
 
@@ -58,8 +58,8 @@ def inverse_sigmoid(fraction: Tensor) -> Tensor:
 def rank_windows(spans: Tensor, scores: Tensor, durations: Tensor) -> Tensor:
     """Return rows (start s, end s, score) [batch, queries, 3], best first, in float64 with four decimals.
 
-    spans [batch, queries, 2] are fractions of the duration [batch] (the labels are fractions of all clips, which may be
-    a little longer: the published models differ there, too). Equal scores keep the order of the moment queries.
+    spans [batch, queries, 2] are multiplied by the durations [batch]. (As published, training targets are fractions of
+    the length of all clips, which may be longer.) Equal scores keep the order of the moment queries.
     """
     windows = to_windows(spans.float()) * durations.to(spans.device, torch.float32)[:, None, None]
     rows = torch.cat((windows, scores.float()[..., None]), dim=-1)  # [batch, queries, 3]
@@ -75,10 +75,10 @@ def snap_windows(ranked: Tensor, clip_length: float, longest: float) -> Tensor:
 
 
 def suppress(ranked: Tensor, threshold: float, keep: int = 10) -> list[Tensor]:
-    """Return the rows [at most `keep`, 3] of each query that greedy temporal non-maximum suppression keeps.
+    """Return the rows [at most `keep`, 3] of each query after greedy temporal non-maximum suppression.
 
-    Rows are dropped whose intersection with a kept row, over their hull, is above the threshold. Equal scores stay as
-    torch's default sort leaves them, as in MMN's published code; that sort is not stable.
+    A row is dropped if its `hull_iou` with a kept row is above the threshold. As in MMN's published code, rows are
+    sorted by score with torch's default sort, which is not stable.
     """
     order = ranked[..., 2].argsort(dim=1, descending=True)
     rows = ranked.gather(1, order[..., None].expand(-1, -1, 3))
@@ -93,6 +93,6 @@ def suppress(ranked: Tensor, threshold: float, keep: int = 10) -> list[Tensor]:
 
 
 def _four_decimals(values: Tensor) -> Tensor:
-    """Return every number as "%.4f" prints it: rounding by multiplication differs in the last bit."""
+    """Round every number as "%.4f" prints it; rounding by multiplication differs in the last bit."""
     printed = [float(f"{value:.4f}") for value in values.flatten().tolist()]
     return torch.tensor(printed, dtype=torch.float64).view(values.shape)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from penumbra.models.spans import inverse_sigmoid
 
 Activation = Literal["relu", "prelu"]
-TEMPERATURE = 10000.0  # of sine positions
+TEMPERATURE = 10000.0  # base of the wavelengths of sine positions
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class ModelSettings:
     """Sizes that all DETR-style models share; the defaults are the papers'.
 
     `video_dim` counts the two temporal endpoint channels. `longest_text` is the size of the text position table, which
-    official checkpoints hold even if `text_positions` leaves it unused. `existence` adds a head that says whether a
-    text's moment is in the video.
+    official checkpoints hold even if `text_positions` leaves it unused. `existence` adds a head that predicts whether
+    a text's moment is in the video.
     """
 
     video_dim: int = 1
@@ -31,7 +31,7 @@ class ModelSettings:
     hidden: int = 256
     heads: int = 8  # attention heads
     feed_forward: int = 1024  # width of the feed-forward layers
-    encoder_layers: int = 2  # QD-DETR has as many from text to video
+    encoder_layers: int = 2  # QD-DETR has the same number of text-to-video layers
     decoder_layers: int = 2
     queries: int = 10  # moment queries
     projections: int = 2  # layers of the input projections, 1 to 3
@@ -43,19 +43,20 @@ class ModelSettings:
         if self.hidden % self.heads or self.hidden % 4:
             raise ValueError(f"hidden {self.hidden} must be a multiple of 4 and of heads {self.heads}")
         if not 1 <= self.projections <= 3:
-            raise ValueError(f"projections is 1, 2 or 3, not {self.projections}")
+            raise ValueError(f"projections must be 1, 2 or 3, not {self.projections}")
         if min(self.video_dim, self.text_dim, self.encoder_layers, self.decoder_layers, self.queries) < 1:
-            raise ValueError("dimensions, layers and queries are at least 1")
+            raise ValueError("dimensions, layers and queries must be at least 1")
 
 
 class MLP(nn.Module):
+    """Linear layers with ReLU between them: [..., width] to [..., out]."""
+
     def __init__(self, width: int, hidden: int, out: int, layers: int) -> None:
         super().__init__()
         sizes = [width, *[hidden] * (layers - 1), out]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
 
     def forward(self, values: Tensor) -> Tensor:
-        """[..., width] to [..., out]."""
         *hidden, last = self.layers
         for layer in hidden:
             values = layer(values).relu()
@@ -65,14 +66,14 @@ class MLP(nn.Module):
 def clip_positions(mask: Tensor, channels: int) -> Tensor:
     """Return sine positions [batch, clips, channels] of the valid clips of a mask [batch, clips], in float32.
 
-    The last valid clip is at 2 pi whatever the length, so padding does not change a video's positions.
+    The last valid clip always has the angle 2 pi, so padding does not change the positions of a video.
     """
     count = mask.float().cumsum(1)
     return sines(count / (count[:, -1:] + 1e-6) * (2 * math.pi), channels)
 
 
 def sines(angles: Tensor, channels: int) -> Tensor:
-    """Return the sine and the cosine, in turn, of angles [...] divided by rising powers, [..., channels]."""
+    """Return sines and cosines in alternation [..., channels] of angles [...] divided by rising powers."""
     index = torch.arange(channels, dtype=torch.float32, device=angles.device)
     slower = angles[..., None] / TEMPERATURE ** (2 * torch.div(index, 2, rounding_mode="floor") / channels)
     return torch.stack((slower[..., 0::2].sin(), slower[..., 1::2].cos()), dim=-1).flatten(-2)
@@ -84,11 +85,11 @@ def is_eager_on_cpu(values: Tensor) -> bool:
 
 
 def keep_mask(shape: torch.Size | tuple[int, ...], p: float, dtype: torch.dtype) -> Tensor:
-    """Return ones on the CPU, with zeros of probability p, from torch's seeded generator.
+    """Return a dropout mask on the CPU, zeros with probability p and ones, drawn from torch's global generator.
 
-    torch draws a Bernoulli number an element with one thread, which takes a tenth of a training step. Here each element
-    takes a byte of 64-bit draws. A byte has 256 levels only, so the threshold is rounded up or down at random, once a
-    call, and every element is dropped with probability p exactly.
+    torch draws a Bernoulli number per element with one thread, which takes a tenth of a training step. Here each
+    element uses one byte of a random 64-bit number. A byte has only 256 levels, so the threshold is randomly rounded up
+    or down once per call, which makes the probability exactly p.
     """
     count = math.prod(shape)
     words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
@@ -105,7 +106,7 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0 <= p < 1:
-            raise ValueError(f"a dropout probability is at least 0 and below 1, not {p}")
+            raise ValueError(f"a dropout probability must be at least 0 and below 1, not {p}")
         self.p = p
 
     @property
@@ -118,6 +119,7 @@ class Dropout(nn.Module):
         return functional.dropout(values, self.rate)
 
     def add(self, residual: Tensor, branch: Tensor) -> Tensor:
+        """Return `residual` plus dropout of `branch`, in one operation on a CPU."""
         if self.rate and is_eager_on_cpu(branch):
             kept = branch * keep_mask(branch.shape, self.rate, branch.dtype)
             return torch.add(residual, kept, alpha=1 / (1 - self.rate))
@@ -125,7 +127,7 @@ class Dropout(nn.Module):
 
 
 def padding_bias(mask: Tensor) -> Tensor:
-    """Return additive logits [batch, 1, 1, tokens] that hide the padding of a boolean mask [batch, tokens]."""
+    """Return the additive attention bias [batch, 1, 1, tokens]: -inf where the mask [batch, tokens] is False."""
     return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -math.inf)[:, None, None]
 
 
@@ -133,7 +135,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor |
     """Return drop(softmax(q kᵀ / √a + bias)) v (Vaswani et al., 2017, Eq. 1) over `heads` slices of the channels.
 
     query [batch, queries, heads·a], key [batch, keys, heads·a], value [batch, keys, heads·b]; bias broadcasts to
-    [batch, heads, queries, keys]. Returns [batch, queries, heads·b]. Dropout falls on the probabilities.
+    [batch, heads, queries, keys]. Returns [batch, queries, heads·b]. Dropout is applied to the attention weights.
     """
     q, k, v = (x.view(*x.shape[:-1], heads, -1).transpose(1, 2) for x in (query, key, value))  # [batch, heads, …, a]
     bias = None if bias is None else bias.to(q.dtype)
@@ -147,7 +149,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor |
 
 
 class Attention(nn.Module):
-    """Multi-head attention with the projections of query, key and value in one matrix, in this order (rows)."""
+    """Multi-head attention; the rows of one matrix hold the projections of query, key and value, in this order."""
 
     def __init__(self, s: ModelSettings) -> None:
         super().__init__()
@@ -160,7 +162,7 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        """Return [batch, queries, hidden] of a query of that shape; key and value [batch, keys, hidden]."""
+        """Return [batch, queries, hidden]; query [batch, queries, hidden], key and value [batch, keys, hidden]."""
         d = query.shape[-1]
         if query is key:
             q, k = functional.linear(query, self.in_weight[: 2 * d], self.in_bias[: 2 * d]).chunk(2, dim=-1)
@@ -174,7 +176,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """W2 drop(act(W1 x)): act is ReLU in Moment-DETR, a PReLU with one slope a layer in QD-DETR and BM-DETR."""
+    """W2 dropout(act(W1 x)): act is ReLU in Moment-DETR, PReLU with one slope per layer in QD-DETR and BM-DETR."""
 
     def __init__(self, s: ModelSettings, activation: Activation) -> None:
         super().__init__()
@@ -201,9 +203,9 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(s.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor, bias: Tensor, wanted: int | None = None) -> Tensor:
-        """Return new tokens; tokens and positions [batch, length, hidden]; bias [batch, 1, 1, length] hides padding.
+        """Return new tokens; tokens, positions [batch, length, hidden]; bias [batch, 1, 1, length] masks padding.
 
-        With `wanted` only the first tokens are computed, [batch, wanted, hidden]; the others are read.
+        With `wanted`, return only the first tokens [batch, wanted, hidden], which attend to all tokens.
         """
         placed = tokens + positions
         queries = placed if wanted is None else placed[:, :wanted]
@@ -213,17 +215,17 @@ class EncoderLayer(nn.Module):
 
 
 class TextToVideoLayer(EncoderLayer):
-    """QD-DETR's layer in which every clip reads the text (Moon et al., CVPR 2023, section 3.2); only clips change.
+    """QD-DETR's cross-attention from clips to words (Moon et al., CVPR 2023, section 3.2); only clips change.
 
-    The first LayerNorm sits on the feed-forward branch alone and the second after the second residual, so it is neither
-    a plain pre-norm nor a post-norm layer.
+    The first LayerNorm is applied to the input of the feed-forward branch only and the second after the second
+    residual, so it is neither a pre-norm nor a post-norm layer.
     """
 
     def forward(self, video: Tensor, positions: Tensor, bias: Tensor, text: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]
-        """Return clips [texts·batch, clips, hidden] after reading their text.
+        """Return new clips [texts·batch, clips, hidden].
 
-        text [texts·batch, words, hidden] and, with its positions, keys; clips likewise or, while they are the same
-        under all texts of a video, [batch, clips, hidden]; their positions [batch, clips, hidden].
+        text [texts·batch, words, hidden]; keys are text plus its positions. video [texts·batch, clips, hidden], or, in
+        the first layer, [batch, clips, hidden], repeated for each text; positions [batch, clips, hidden].
         """
         texts = len(text) // len(positions)
         if len(video) == len(positions):
@@ -235,7 +237,7 @@ class TextToVideoLayer(EncoderLayer):
 
 
 class DecoderLayer(nn.Module):
-    """Moment-DETR's post-norm layer: self-attention of the moment queries, attention to the memory, feed-forward."""
+    """Moment-DETR's post-norm layer: self-attention of the moment queries, cross-attention, feed-forward."""
 
     def __init__(self, s: ModelSettings) -> None:
         super().__init__()
@@ -255,7 +257,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Layers over learned queries; one LayerNorm serves the output of every layer and feeds none."""
+    """Moment-DETR's decoder of learned queries; one LayerNorm is applied to each layer's output, not to its input."""
 
     def __init__(self, s: ModelSettings) -> None:
         super().__init__()
@@ -274,10 +276,10 @@ class Decoder(nn.Module):
 
 
 class AnchorDecoderLayer(nn.Module):
-    """Post-norm layer of QD-DETR and BM-DETR, in whose attentions content and place have weights of their own.
+    """Post-norm layer of QD-DETR and BM-DETR with separate projections of content and position (DAB-DETR, ICLR 2022).
 
-    In the attention to the memory each head's query and key are content and place, concatenated. Only the first layer
-    adds them as well: its content is zero.
+    In the cross-attention, query and key of each head are the concatenation of content and position. The first layer
+    also adds the position to the content, which is zero there.
     """
 
     def __init__(self, s: ModelSettings, first: bool) -> None:
@@ -297,9 +299,9 @@ class AnchorDecoderLayer(nn.Module):
     def forward(
         self, content: Tensor, placed: Tensor, anchors: Tensor, memory: Tensor, positions: Tensor, bias: Tensor
     ) -> Tensor:
-        """Return new content [batch, queries, hidden]; `placed` are its positions, `anchors` their embeddings.
+        """Return new content [batch, queries, hidden]; memory and positions [batch, length, hidden].
 
-        memory and its positions [batch, length, hidden].
+        `placed` are the positions of the content and `anchors` the anchor embeddings, both [batch, queries, hidden].
         """
         own, cross, rate = self.self_attention, self.cross_attention, self.dropout.rate
         query = own["query_content"](content) + own["query_position"](placed)
@@ -321,7 +323,7 @@ class AnchorDecoderLayer(nn.Module):
 
 
 class AnchorDecoder(nn.Module):
-    """Layers over anchors (centre, width), each of which may refine the anchors, as in DAB-DETR (ICLR 2022).
+    """Decoder of anchors (centre, width), which each layer may refine, as in DAB-DETR (ICLR 2022).
 
     An anchor's embedding holds the centre first, then the width. As in BM-DETR's published code, `bm_detr` puts the
     width first, refines no anchor, and gives the modulating head two outputs, of which the first is used.
@@ -336,7 +338,7 @@ class AnchorDecoder(nn.Module):
         self.scale_head = MLP(s.hidden, s.hidden, s.hidden, 2)
         self.width_head = MLP(s.hidden, s.hidden, 2 if bm_detr else 1, 2)
         self.refine_head = None if bm_detr else MLP(s.hidden, s.hidden, 2, 3)
-        if self.refine_head is not None:  # `GroundingModel.initialise` draws its matrices, not this bias
+        if self.refine_head is not None:  # `GroundingModel.initialise` does not set this bias
             nn.init.zeros_(self.refine_head.layers[-1].bias)  # type: ignore[arg-type]
 
     def forward(self, anchors: Tensor, memory: Tensor, positions: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,12 @@
 """VDI (Luo et al., "Towards Generalisable Video Moment Retrieval: Visual-Dynamic Injection", CVPR 2023), on MMN.
 
-MMN without its linear layer takes CLIP's frame features. CLIP's text encoder, which is trained, gives the query's
-feature and those of its static and dynamic part. Two losses inject what frames show into the dynamic part; prediction
-needs neither. There is no published code. Where the paper leaves something open: words are dropped, not masked; a
-query that can't be split takes part in neither loss; the transformers have one post-norm layer, 8 heads and dropout
-0.1; MMN's segments are the frames, but motion has frames of its own, whose patches (the last hidden states before the
-projection) are compared with their own frame's vector (Eq. 3); sine positions or an LSTM give their order; the two
-losses share no linear layer on the dynamic query, and neither side is a fixed target.
+MMN without its linear layer reads CLIP's frame features. CLIP's text encoder, which is trained, encodes the query and
+its static and dynamic parts. Two losses bring the dynamic part close to the content of the frames; prediction does not
+use them. No code is published. Where the paper leaves a choice open: words are dropped, not masked; a query without
+both parts is left out of both losses; the transformers have one post-norm layer, 8 heads and dropout 0.1; MMN's
+segments are the frames, but motion is computed from other frames, whose patches (the last hidden states before the
+projection) are compared with the vector of their frame (Eq. 3); sine positions or an LSTM encode their order; each loss
+has its own linear layer on the dynamic query, and both of its arguments have gradients.
 """
 
 import math
@@ -23,27 +23,27 @@ from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from penumbra.models.transformer import clip_positions
 
 Context = Literal["static", "query", "dynamic", "none"]
-HEADS, DROPOUT = 8, 0.1  # of both transformers
+HEADS, DROPOUT = 8, 0.1  # attention heads and dropout of both transformers
 
 
 @dataclass(frozen=True)
 class VDISettings(MMNSettings):
-    """Sizes of VDI: `grid` patches of `patch_dim` channels a frame, 0 for none, and then there is no motion.
+    """Sizes of VDI. Frames have `grid` patches with `patch_dim` channels; `patch_dim` 0 leaves out the motion branch.
 
-    `motion` reads the frames in order in the spatial dynamic injection. `context` says which text attends to the frames
-    in the visual context injection; "none" (Fig. 3, "w/o Q"): their mean is the context.
+    `motion` is the sequence model of the spatial dynamic injection. `context` is the text that attends to the frames in
+    the visual context injection; "none" (Fig. 3, "w/o Q") uses the mean of the frames.
     """
 
     patch_dim: int = 0
     grid: int = 49
     motion: Literal["transformer", "lstm"] = "transformer"
     context: Context = "static"
-    text_rate: float = 0.1  # the text encoder's share of the learning rate; 0: it is frozen
+    text_rate: float = 0.1  # factor of the learning rate for the text encoder; 0 freezes it
 
 
 @dataclass(frozen=True)
 class VDILosses(MMNLosses):
-    """MMN's losses and VDI's two injections; the paper's weights, but for `spatial_dynamics`, which is 0.01 there."""
+    """Losses of MMN and VDI's two injections, with the paper's weights except `spatial_dynamics`, 0.01 in the paper."""
 
     visual_context: float = 0.5
     spatial_dynamics: float = 0.0
@@ -51,7 +51,7 @@ class VDILosses(MMNLosses):
 
 @dataclass
 class Patches:
-    """Frames [videos, frames, D] with their own patches [videos, frames, grid, patch_dim]; mask [videos, frames]."""
+    """Frames [videos, frames, D] and their patches [videos, frames, grid, patch_dim]; mask [videos, frames]."""
 
     frames: Tensor
     patches: Tensor
@@ -59,7 +59,7 @@ class Patches:
 
 
 class VisualContext(nn.Module):
-    """Decoder with which a text, in the paper the static query, attends to the frames (section 3.3, Eq. 1)."""
+    """Decoder in which a text, in the paper the static query, attends to the frames (section 3.3, Eq. 1)."""
 
     def __init__(self, settings: VDISettings) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class VisualContext(nn.Module):
 
 
 class SpatialDynamics(nn.Module):
-    """Encoder of how the place of a frame's content moves from frame to frame (section 3.4, Eq. 3 and 4)."""
+    """Encoder of motion: how the patches that match their frame change over time (section 3.4, Eq. 3 and 4)."""
 
     def __init__(self, settings: VDISettings) -> None:
         super().__init__()
@@ -91,30 +91,30 @@ class SpatialDynamics(nn.Module):
         )
 
     def forward(self, seen: Patches) -> Tensor:
-        """Return the motion [videos, D] of each video, the mean over its frames."""
+        """Return the motion [videos, D] of each video, a mean over its frames."""
         frames, patches = self.frame(seen.frames), self.patch(seen.patches)
         heat = (patches @ frames[..., None])[..., 0] / math.sqrt(frames.shape[-1])  # [videos, frames, grid]
         places = self.place(heat)
-        nothing = ~seen.mask.any(1, keepdim=True)  # videos without frames, which `VDI.inject` leaves out
+        empty = ~seen.mask.any(1, keepdim=True)  # videos without frames, which `VDI.inject` leaves out
         if isinstance(self.sequence, nn.LSTM):
-            states = self.sequence(places)[0]  # padding comes last and changes nothing before it
+            states = self.sequence(places)[0]  # padding is last, so it does not change the other states
         else:
             placed = places + clip_positions(seen.mask, places.shape[-1])
-            states = self.sequence(placed, src_key_padding_mask=~(seen.mask | nothing))
+            states = self.sequence(placed, src_key_padding_mask=~(seen.mask | empty))
         weight = seen.mask[..., None].to(states.dtype)
         return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
 def context_loss(dynamic: Tensor, context: Tensor, split: Tensor) -> Tensor:
-    """Return the mean squared distance of dynamic queries and contexts [sentences, D] that are `split` (Eq. 2)."""
+    """Return the mean squared distance of dynamic queries and contexts [sentences, D] where `split` is True (Eq. 2)."""
     return masked_mean((dynamic - context).square().sum(-1), split)
 
 
 def dynamics_loss(dynamic: Tensor, motion: Tensor, video_of: Tensor, split: Tensor) -> Tensor:
-    """Return the spatial dynamic injection (Eq. 5): queries [sentences, D] are as alike as motions [videos, D].
+    """Return the spatial dynamic injection loss (Eq. 5) of dynamic queries [sentences, D] and motions [videos, D].
 
-    It is (cos of motions - cos of queries)^2 of every pair of the n sentences that are `split` [sentences], over n².
-    Pairs of one video are left out: their motion is the same, which would make all dynamic queries of a video equal.
+    It is the sum of (cos of motions - cos of queries)² over pairs of the n sentences with `split` [sentences], divided
+    by n². Pairs in one video are left out: as they have the same motion, their dynamic queries would become equal.
     """
     queries = functional.normalize(dynamic, dim=-1)
     motions = functional.normalize(motion, dim=-1)[video_of]  # [sentences, D]
@@ -128,8 +128,8 @@ def dynamics_loss(dynamic: Tensor, motion: Tensor, video_of: Tensor, split: Tens
 class VDIInputs(MapInputs):
     """Inputs of MMN with texts as token ids: text and text_mask [texts, sentences, tokens].
 
-    `static` and `dynamic` are the ids and masks [sentences, tokens] of the sentences' two parts; `split` [sentences]
-    says which sentences have them. Prediction takes `MapInputs`.
+    `static` and `dynamic` are the ids and masks [sentences, tokens] of the two parts of each sentence; `split`
+    [sentences] is True for sentences that have both parts. Prediction takes `MapInputs`.
     """
 
     static: tuple[Tensor, Tensor]
@@ -139,7 +139,7 @@ class VDIInputs(MapInputs):
 
 
 class VDI(nn.Module):
-    """MMN on frame features, the injections, and a text encoder: ids, mask [sentences, tokens] to [sentences, D]."""
+    """VDI: MMN on frames, the two injections, and a text encoder (ids, mask [sentences, tokens] to [sentences, D])."""
 
     def __init__(self, settings: VDISettings, text_encoder: nn.Module) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class VDI(nn.Module):
         return self.grounding(MapInputs(inputs.video, texts, ones, inputs.video_of))
 
     def inject(self, inputs: VDIInputs) -> dict[str, Tensor]:
-        """Return both losses before their weights; that of motion is left out without patch features."""
+        """Return both losses without their weights; the motion loss is left out without patch features."""
         static, dynamic = self.text_encoder(*inputs.static), self.text_encoder(*inputs.dynamic)
         texts = {"static": static, "dynamic": dynamic, "none": static}
         if self.settings.context == "query":

@@ -171,7 +171,7 @@ def test_what_is_no_checkpoint_is_one_line(here: Path) -> None:
     torch.save({"model": {"featpool.conv.weight": torch.ones(2, 2, 1)}}, here / "mmn.ckpt")
     for name, reason in (
         ("mmn.ckpt", "no checkpoint of Moment-DETR, QD-DETR or SHINE"),
-        ("video.mp4", "can't be read as weights alone"),
+        ("video.mp4", "can't be read as weights only"),
         ("qd_detr-qvhighlight", "did you mean qd_detr-qvhighlights"),
         ("nobody/nothing", "can't be fetched from the hub"),
     ):
