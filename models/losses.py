@@ -369,7 +369,7 @@ def fine_hinges(
     the relative ranking (paper), which compares each level with the previous level, and the absolute ranking
     (supplement), which compares each level with level 1. A hinge whose negative is missing is left out of the mean.
     """
-    mask, weights = targets.video_mask, settings.ranking_weights
+    mask, (relative, absolute) = targets.video_mask, settings.ranking_weights
     margins = (*settings.fine_margins[: len(hard)], settings.fine_margins[-1])  # the last margin is of Sn
     truth = divergence((targets.clip_scores > 0).float(), saliency, mask)  # [batch]
     if negative is not None:
@@ -380,8 +380,5 @@ def fine_hinges(
         both = present[level] & present[lower]
         return masked_mean((margins[level] + levels[lower] - levels[level]).relu(), both)
 
-    hinges = [sum(weights) * masked_mean((margins[0] + truth - levels[0]).relu(), present[0])]
-    for level in range(1, len(levels)):
-        pairs = zip(weights, (level - 1, 0), strict=True)
-        hinges.append(torch.stack([weight * hinge(level, lower) for weight, lower in pairs]).sum())
-    return hinges
+    first = (relative + absolute) * masked_mean((margins[0] + truth - levels[0]).relu(), present[0])
+    return [first, *(relative * hinge(n, n - 1) + absolute * hinge(n, 0) for n in range(1, len(levels)))]

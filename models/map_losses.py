@@ -100,8 +100,8 @@ def candidate_iou_loss(logits: Tensor, overlap: Tensor, lowest: float, highest: 
 
 # -- mutual matching (MMN, AAAI 2022, Eq. 4 to 6) ---------------------------------------------------------------------
 #
-# A sentence's positives are the K candidates that overlap most with its window. For each, the other sentences of the
-# batch are negatives (`among_sentences`); for each sentence, the other candidates of all videos are (`among_moments`).
+# A sentence's positives are the K candidates that overlap most with its window. `among_sentences` contrasts them with
+# the other sentences of the batch, `among_moments` contrasts each sentence with the other candidates of all videos.
 # One matrix product computes all cosines of sentences and candidates, without a loop over videos or sentences.
 
 
