@@ -1,11 +1,11 @@
 """The page: a data set's queries, their negatives, rejected rows and predictions of runs as one HTML file.
 
-Template, style, script and data are in the file, which asks for nothing else. The data may come from anyone. They are
-compressed and in base64, so that none of their text is markup; the script turns them into text nodes; and the page's
-policy lets only the page's own script run, and nothing be fetched.
+Template, style, script and data are in the file, and the page loads nothing else. The data are not trusted. They are
+compressed and base64-encoded, so that their text can't be parsed as markup; the script inserts them as text nodes; and
+the Content-Security-Policy allows only the page's own script, and no requests.
 
-A table of the data that has several rows a query, or none, says in `count` how many rows each query has, in the
-queries' order. A column whose values repeat is `coded`: its distinct values, and for each row the index of its value.
+In tables of the data with any number of rows per query, `count` is the number of rows of each query, in the order of
+the queries. Columns with repeated values are `coded`: the distinct values, and for each row the index of its value.
 """
 
 import gzip
@@ -38,13 +38,13 @@ Row = dict[str, Any]
 CHOSEN = ["qid", "level", "negative", "provider", "model", "similarity", "plausibility", "checks"]
 FILLED = ["qid", "level", "negative", "provider", "model", "status"]
 REFUSING = ("annotations", "tags", "masks", "fills", "negatives", "predictions")  # they reject queries
-WINDOWS = 5  # of a query
+WINDOWS = 5  # windows per query
 NOTHING: Row = {"vid": "", "split": "", "query": "", "duration": 0.0, "windows": [], "novel": []}  # of a rejected query
-AT_A_LEVEL = re.compile(r"\Alevel (\d+)(?:: )?")  # begins the rejected value of a query at a level
+AT_A_LEVEL = re.compile(r"\Alevel (\d+)(?:: )?")  # start of the value of a rejection at a level
 
 
 def write_page(data: Mapping[str, Any]) -> str:
-    """Return the page of `gather`'s data; the same data give the same text."""
+    """Return the page with the data of `gather`; the same data give the same text."""
     markup, style = ((HERE / name).read_text(encoding="utf-8") for name in ("page.html", "page.css"))
     script = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     packed = gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), mtime=0)
@@ -60,7 +60,7 @@ def write_page(data: Mapping[str, Any]) -> str:
 
 
 def policy(style: str, script: str) -> str:
-    """Return the Content-Security-Policy: this style, this script, videos next to the page, and nothing else."""
+    """Return the Content-Security-Policy, which allows this style, this script and videos next to the page only."""
     of_style, of_script = (f"'sha256-{b64encode(sha256(it.encode()).digest()).decode()}'" for it in (style, script))
     return (
         f"default-src 'none'; script-src {of_script}; style-src {of_style}; media-src 'self' file:; "
@@ -78,7 +78,7 @@ def gather(
 ) -> Column:
     """Return the data of the page in `folder`: negatives (of providers, `chosen`, or the newest) and predictions.
 
-    Raises `ArtifactError` if there are neither negatives nor runs.
+    Raise `ArtifactError` if there are neither negatives nor runs.
     """
     from penumbra.tasks.negatives.quality.page import newest_verdict  # only here: it imports scipy
 
@@ -108,8 +108,8 @@ def gather(
     queries = {row["qid"]: row for row in rows}
     rejected = (part for it in involved if it.stage in REFUSING for part in store.rejected(it))
     refused = [row for part in rejected for row in part.to_pylist()]
-    strangers = dict.fromkeys(row["qid"] for row in refused if row["qid"] not in queries)
-    rows += [{**NOTHING, "qid": qid} for qid in strangers]
+    unknown = dict.fromkeys(row["qid"] for row in refused if row["qid"] not in queries)
+    rows += [{**NOTHING, "qid": qid} for qid in unknown]
     places = {row["qid"]: place for place, row in enumerate(rows)}
     verdicts = {name: newest_verdict(store, artifact) for name, artifact in negatives.items()}
     return {
@@ -124,7 +124,7 @@ def gather(
 
 
 def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
-    """Return the newest negatives of this provider alone, or else its newest fills; raise `ArtifactError`."""
+    """Return the newest negatives by only this provider, or else its newest fills; raise `ArtifactError` without."""
     known, several = set[str](), list[Manifest]()
     for manifest in store.find(dataset, "negatives"):
         providers = set(store.table(store.reference(manifest), ["provider"])["provider"].unique().to_pylist())
@@ -143,7 +143,7 @@ def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
 
 
 def query_columns(rows: Sequence[Row]) -> Column:
-    """Return the queries: times in hundredths of a second, windows as starts and ends in turn."""
+    """Return the columns of the queries: times in hundredths of a second, windows as alternating starts and ends."""
     return {
         "qid": [row["qid"] for row in rows],
         "vid": coded(row["vid"] for row in rows),
@@ -156,7 +156,7 @@ def query_columns(rows: Sequence[Row]) -> Column:
 
 
 def negative_columns(store: Store, artifact: Artifact, places: Mapping[str, int], name: str) -> Column:
-    """Return the negatives of an artifact, or its first fills: cosine in thousandths, plausibility in hundredths."""
+    """Return the columns of negatives or first fills: cosine in thousandths, plausibility in hundredths."""
     if artifact.stage == "negatives":
         shown = list(store.rows(artifact, CHOSEN))
     else:
@@ -180,7 +180,7 @@ def negative_columns(store: Store, artifact: Artifact, places: Mapping[str, int]
 
 
 def refused_columns(refused: Iterable[Row], rows: Sequence[Row], places: Mapping[str, int]) -> Column:
-    """Return the refusals with their reasons; level 0 is the query itself. A value equal to the query is left out."""
+    """Return the columns of the rejected rows; level 0 is the query. Values equal to the query are left empty."""
     count, known = by_query(refused, places)
     values = [AT_A_LEVEL.sub("", row["value"]) for row in known]
     queries = [rows[places[row["qid"]]]["query"] for row in known]
@@ -196,7 +196,7 @@ def refused_columns(refused: Iterable[Row], rows: Sequence[Row], places: Mapping
 def prediction_columns(
     store: Store, name: str, predictions: Artifact, annotations: Mapping[str, Row], places: Mapping[str, int]
 ) -> Column:
-    """Return a row of each query: windows in hundredths of a second; scores, IoU of the first, … in thousandths."""
+    """Return the columns of a run's predictions: times in hundredths of a second, other numbers in thousandths."""
     from penumbra.tasks.grounding.evaluation.figures import judged_split  # only here: it imports torch
     from penumbra.tasks.grounding.evaluation.rejection import asked_by_split
     from penumbra.tasks.grounding.metrics import score_queries
@@ -233,7 +233,7 @@ def prediction_columns(
 
 
 def video_links(dataset: str, vids: Sequence[str], folder: Path) -> Column:
-    """Return the videos' address relative to the page in `folder`, and the file name of each video or None."""
+    """Return the folder of the videos, relative to `folder` of the page, and the file name of each video or None."""
     videos = videos_of(dataset)
     if not videos.is_dir():
         return {"folder": "", "files": [None] * len(vids)}
@@ -243,7 +243,7 @@ def video_links(dataset: str, vids: Sequence[str], folder: Path) -> Column:
 
 
 def coded(values: Iterable[Any]) -> Column:
-    """Return a column by its distinct values."""
+    """Return a column as its distinct values, and for each row the index of its value."""
     places: dict[Any, int] = {}
     codes = [places.setdefault(value, len(places)) for value in values]
     return {"values": list(places), "codes": codes}
@@ -259,5 +259,5 @@ def by_query(rows: Iterable[Row], places: Mapping[str, int]) -> tuple[list[int],
 
 
 def whole(value: float | None, scale: int) -> int | None:
-    """Return a figure as a whole number of parts; None if it is unknown or not finite."""
+    """Return a figure times `scale`, rounded to an integer; None if it is unknown or not finite."""
     return None if value is None or not isfinite(value) else round(value * scale)

@@ -59,9 +59,9 @@ class Encoder:
 
 
 def encoder_threads(encoder: Encoder, on_gpu: int = 1) -> ThreadPoolExecutor:
-    """Return the threads that run the encoder: `on_gpu` for a GPU, one with its own batches for each core of a CPU.
+    """Return the threads that run the encoder: `on_gpu` threads for a GPU, one per core with its own batches on a CPU.
 
-    Threads that share a batch wait for each other at every operation, ten times as long on a busy machine.
+    Threads that share a batch wait for each other at every operation, ten times longer on a busy machine.
     """
     import torch
 
@@ -72,7 +72,7 @@ def encoder_threads(encoder: Encoder, on_gpu: int = 1) -> ThreadPoolExecutor:
     barrier = threading.Barrier(number)
     for started in [threads.submit(barrier.wait) for _ in range(number)]:  # until each thread has set its own number
         started.result()
-    torch.set_num_threads(before)  # of this thread and of later ones
+    torch.set_num_threads(before)  # in this thread and in later ones
     return threads
 
 
@@ -86,7 +86,7 @@ def digests(clip: Clip) -> dict[str, str]:
 
 
 def required_digests(clip: Clip) -> dict[str, str]:
-    """Return `digests` for a stage that can't be made without the encoder: raise `FeatureError` if it is missing."""
+    """Return `digests`, for a stage that needs the encoder; raise `FeatureError` if the encoder is missing."""
     found = digests(clip)
     if not found:
         raise not_loaded(clip.encoder, "not found")
@@ -108,13 +108,13 @@ def patch_sizes(encoder: Encoder) -> tuple[int, int]:
 
 @cache
 def load(clip: Clip, on_cpu: bool = False) -> Encoder:
-    """Load the encoder, once in each process and device; raise `FeatureError` with the remedy if that fails."""
+    """Load the encoder, once per process and device; raise `FeatureError` with a remedy if that fails."""
     import torch
     from transformers import AutoConfig, CLIPModel, CLIPTokenizer
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # of weights on the disk; downloads have their own
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading; downloads have another bar
     name, folder = clip.encoder, Path(source(clip.encoder)).expanduser()
     local = folder.is_dir()
     origin = str(folder) if local else name
@@ -125,8 +125,8 @@ def load(clip: Clip, on_cpu: bool = False) -> Encoder:
         options: dict[str, Any] = {"local_files_only": local, "use_safetensors": True, "dtype": torch.float32}
         loaded: Any = CLIPModel.from_pretrained(origin, output_loading_info=True, **options)
         model, report = loaded
-        if lacking := len(report["missing_keys"]):  # transformers would use random numbers in their place
-            raise not_loaded(name, f"it lacks {lacking} of its weights")
+        if missing := len(report["missing_keys"]):  # transformers would replace them by random numbers
+            raise not_loaded(name, f"it lacks {missing} of its weights")
         if model.config.vision_config.num_channels % CHANNELS:
             raise FeatureError(f"{name} takes pictures whose number of channels is no multiple of {CHANNELS}")
         tokenizer = CLIPTokenizer.from_pretrained(origin, local_files_only=local)
@@ -150,7 +150,7 @@ def normalise(pictures: Sequence[Picture], encoder: Encoder) -> "torch.Tensor":
     import torch
 
     stacked = torch.from_numpy(np.stack(pictures))
-    stacked = stacked.pin_memory() if encoder.device.type == "cuda" else stacked  # is copied while the GPU computes
+    stacked = stacked.pin_memory() if encoder.device.type == "cuda" else stacked  # copied while the GPU computes
     pixels = stacked.to(encoder.device, non_blocking=True).permute(0, 3, 1, 2)
     frames = pixels.shape[1] // CHANNELS
     mean = torch.tensor(encoder.mean * frames, device=encoder.device).view(-1, 1, 1)

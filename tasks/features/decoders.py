@@ -1,7 +1,7 @@
 """Decode videos in processes that may crash, hang or need too much memory without ending the run.
 
-A `DataLoader` of torch does not fit: the crash or time-out of one of its workers ends the whole iteration, and it can't
-start workers inside those of Dask. A process that decodes (`COMMAND`) has no network where the system allows that, and
+torch's `DataLoader` is not suitable: a crash or time-out of one worker ends the whole iteration, and it can't start
+workers inside workers of Dask. A decoding process (`COMMAND`) has no network where the system can forbid it, and
 imports neither torch nor Prefect, so that it starts quickly.
 """
 
@@ -30,14 +30,14 @@ from penumbra.tasks.features.frames import FilmStrip, Picture, Resizing, VideoSu
 
 COMMAND = (sys.executable, "-P", "-m", "penumbra.tasks.features.decoders")  # a descriptor and MAX_MEMORY follow
 PASSED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")  # variables of a decoder
-MAX_SECONDS_PER_FRAME = 60.0  # a decoder that gives no frame for so long is ended
+MAX_SECONDS_PER_FRAME = 60.0  # a decoder that yields no frame for this time is killed
 MAX_MEMORY = 4 << 30  # bytes of address space of a decoder
 MAX_MESSAGE = 1 << 30  # bytes
-AHEAD = 128  # results that wait to be taken: bounds the memory where one video takes long
+AHEAD = 128  # highest number of waiting results, which limits the memory if one video takes long
 
 T = TypeVar("T")
 
-# -- in the process ---------------------------------------------------------------------------------------------------
+# -- in the decoding process ------------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def _send_frames(job: dict[str, Any], connection: Connection) -> None:
         send(reason="decoder failed", value=f"{type(error).__name__}: {error}")
 
 
-# -- in the run -------------------------------------------------------------------------------------------------------
+# -- in the process of the run ----------------------------------------------------------------------------------------
 
 
 class Decoder:
@@ -94,7 +94,7 @@ class Decoder:
         self._connection: Connection | None = None
 
     def frames(self, path: Path, summary: VideoSummary, thumbnails: int = 0) -> Iterator[Picture]:
-        """Yield the frame of each clip, and fill in summary and thumbnails; raise `VideoError` if that fails."""
+        """Yield the frame of each clip, then set `summary` and `thumbnails`; raise `VideoError` if decoding fails."""
         job, done = {"path": str(path.absolute()), "thumbnails": thumbnails, **self.settings}, False
         try:
             self._start().send_bytes(json.dumps(job).encode())
@@ -164,10 +164,10 @@ class Decoder:
 def each_decoded(
     work: Callable[[Path, Decoder], T], paths: Iterable[Path], threads: ThreadPoolExecutor, decoders: Sequence[Decoder]
 ) -> Generator[T, None, None]:
-    """Yield what `work` returns for each video, in order; at most `AHEAD` results wait until they are taken.
+    """Yield the result of `work` for each video, in order; at most `AHEAD` results wait.
 
-    The threads call `work` with a decoder that no other thread uses. If the generator is closed early, no further video
-    is begun, and `Decoder.frames` raises `RuntimeError` for those that have begun.
+    Each thread calls `work` with a decoder that no other thread uses. If the generator is closed early, no further
+    video is started, and `Decoder.frames` raises `RuntimeError` for started videos.
     """
     free, waiting = SimpleQueue[Decoder](), deque[Future[T]]()
     for decoder in decoders:
@@ -197,7 +197,7 @@ def each_decoded(
 
 
 def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]:
-    """Return the seconds of each video, found by decoding it; raise `FeatureError` if a file is missing or damaged."""
+    """Decode each video to return its duration in seconds; raise `FeatureError` if a file is missing or damaged."""
     if not folder.is_dir():
         raise FeatureError(
             f"no duration is given, and there is no folder {folder} of videos to measure it: fill a column `duration` "

@@ -4,11 +4,11 @@ from penumbra.artifacts.errors import PenumbraError
 
 
 class FeatureError(PenumbraError):
-    """Features can't be made: an encoder, a source or a file is unusable; the message says which, and the remedy."""
+    """Error for an encoder, a source or a file from which features can't be made; the message names the remedy."""
 
 
 class VideoError(Exception):
-    """A video or its feature array can't be used; its row is rejected, and `reason` counted."""
+    """Error for a video or feature array that can't be used; its row is rejected, and its `reason` is counted."""
 
     def __init__(self, reason: str, value: object = "") -> None:
         super().__init__(reason, value)

@@ -18,7 +18,7 @@ from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.stage import Parameters, logger, side_effect_task
 
-FIRST = 3  # videos without features that are named
+FIRST = 3  # number of videos without features that the report names
 UNUSED = "queries of videos without features: training leaves them out"
 
 

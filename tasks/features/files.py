@@ -14,9 +14,9 @@ def is_inside(vid: str) -> bool:
 
 
 class VideoFolder:
-    """The video files of a folder, by id; of several suffixes the first of `SUFFIXES` counts.
+    """The video files of a folder, by id; of files with the same id, the first suffix in `SUFFIXES` is used.
 
-    A link is followed if it stays in the folder or in the folder of all data; `outside` are the ids of others.
+    A link is followed if its target is in the folder or in the data folder; `outside` are the ids of other links.
     """
 
     def __init__(self, folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
@@ -31,7 +31,7 @@ class VideoFolder:
                 self._files.setdefault(file.stem, file)
 
     def find(self, vid: str) -> Path | None:
-        """Return the file of a video id, which may end with its suffix; None if there is no file."""
+        """Return the file of a video id, with or without its suffix; None if there is no file."""
         if not is_inside(vid):
             return None
         stem, suffix = os.path.splitext(vid)

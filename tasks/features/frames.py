@@ -65,9 +65,9 @@ def clip_frames(path: Path, clip_length: float, summary: VideoSummary) -> Iterat
 
 
 def _timed(frames: Iterator[tuple[Any, Any]], summary: VideoSummary) -> Iterator[tuple[Any, Fraction, Fraction]]:
-    """Yield each frame, the second at which it is first shown, and that at which the next frame replaces it.
+    """Yield each frame, the time when it is first shown, and the time when the next frame replaces it, in seconds.
 
-    A frame without a timestamp, or with an earlier one, follows the previous frame.
+    A frame without a timestamp, or with one before the previous frame's, starts when the previous frame ends.
     """
     origin, last, interval = None, None, Fraction(0)
     last_start = end = Fraction(0)
@@ -96,7 +96,7 @@ def _decode(path: Path, summary: VideoSummary) -> Iterator[tuple[Any, Any]]:
     options = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
     try:
         container = av.open(f"file:{path}", options=options)
-    except MemoryError:  # FFmpeg's own is one of its faults, too
+    except MemoryError:  # PyAV's MemoryError is an FFmpegError as well
         raise
     except FAULTS as error:
         unknown = f"no {', '.join(CONTAINERS)}, or a damaged one"
@@ -131,7 +131,7 @@ def _decode(path: Path, summary: VideoSummary) -> Iterator[tuple[Any, Any]]:
 
 
 def _packets(container: Any, stream: Any, summary: VideoSummary) -> Iterator[Any]:
-    """Yield the packets of a stream and finally None; a truncated file counts as damaged and ends there."""
+    """Yield the packets of a stream, then None; at the end of a truncated file, count a damaged packet."""
     try:
         for packet in container.demux(stream):
             if packet.size:
@@ -172,7 +172,7 @@ class Resizing:
 
 
 def resize(picture: Picture, resizing: Resizing) -> Picture:
-    """Resize and crop a picture exactly as `CLIPImageProcessor` does; where it is too small, the border is black."""
+    """Resize and crop a picture exactly as `CLIPImageProcessor` does, with a black border if it is too small."""
     if len(resizing.size) == 2:
         rows, columns = resizing.size
     else:
@@ -188,7 +188,7 @@ def resize(picture: Picture, resizing: Resizing) -> Picture:
 
 
 class FilmStrip:
-    """Thumbnails of evenly spaced frames of a video whose length is known only at its end: `count` to 2·`count`.
+    """Between `count` and 2·`count` thumbnails of evenly spaced frames of a video whose length is not known before.
 
     A thumbnail is a small JPEG of ROWS × COLUMNS pixels with the whole picture at its centre.
     """

@@ -1,8 +1,8 @@
 """Stage `video_features` from features that others have extracted: one source, or several joined by columns.
 
 A source is an HDF5 file (VSLNet's I3D, MS-2D-TAN's C3D) or a folder of .npy and .npz files (Moment-DETR's CLIP and
-SlowFast). As in Moment-DETR, all are cut to the shortest and joined; nothing is normalised. No file is trusted: no
-array is unpickled or larger than `MAX_BYTES`, and an HDF5 file is never followed into another file.
+SlowFast). As in Moment-DETR, sources are cut to the shortest and joined without normalisation. Files are not trusted:
+pickled arrays and arrays larger than `MAX_BYTES` are rejected, and links from an HDF5 file to others are not followed.
 """
 
 import zipfile
@@ -34,8 +34,8 @@ ARRAY_NAMES = ("features", "pooler_output", "last_hidden_state")
 PREFIX = "v_"
 SUFFIXES = (".npz", ".npy")
 MAX_BYTES = 1 << 30  # of a video's array
-TOLERANCE = 0.05  # share of the clips that may be missing or in excess; one clip always may
-VIDEOS_FOR_DIMENSION = 9  # whose vectors decide the dimension of a source
+TOLERANCE = 0.05  # share of the clips that may be missing or in excess; one clip is always tolerated
+VIDEOS_FOR_DIMENSION = 9  # number of videos from which the dimension of a source is determined
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 Array = npt.NDArray[Any]
 
@@ -49,7 +49,7 @@ class Source(Parameters):
     )
     name: str = Field("", description="Name of the encoder. Default: the name of the folder or file.")
     key: str = Field("", description="Name of a video's array if its file or group holds several.")
-    dimension: int = Field(0, ge=0, description="Number of columns that every video must have; 0: as the first one.")
+    dimension: int = Field(0, ge=0, description="Number of columns of every video; 0: as in the first videos.")
     longest: int = Field(
         0, ge=0, description="Number of rows that are used; 0: all (max_v_l of the DETR family is 75)."
     )
@@ -68,7 +68,7 @@ class Imports(Parameters):
 
 
 def check_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Raise `VideoError` if an array of this header must not be read; nothing is allocated before."""
+    """Raise `VideoError` if an array with this header must not be read, before memory is allocated for it."""
     if dtype.kind not in "fiu":
         raise VideoError("features are no numbers", dtype)
     if min(shape, default=0) < 0:  # numpy would read the whole file
@@ -84,7 +84,7 @@ def ids_of(vid: str) -> tuple[str, str]:
 
 
 def array_name(names: Iterable[str], key: str) -> str:
-    """Return `key`, or a usual name, or the only one; raise `VideoError` if there is none."""
+    """Return `key`, or else a usual name, or else the only name; raise `VideoError` if there is none."""
     names = sorted(names)
     usual = [name for name in ((key,) if key else ARRAY_NAMES) if name in names]
     if not usual and (key or len(names) != 1):
@@ -110,7 +110,7 @@ class FeatureFolder:
         file = self._file(vid)
         if file is None:
             if self._folder.outside.intersection(ids_of(vid)):
-                raise VideoError("link leads out of the folder", "name the folder it leads to in imports.sources")
+                raise VideoError("link leads out of the folder", "name its target folder in imports.sources")
             return None
         with file.open("rb") as stream:
             if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
@@ -118,11 +118,11 @@ class FeatureFolder:
             with zipfile.ZipFile(stream) as archive:
                 members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
                 member = members[array_name(members, self.key)]
-                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # may need any memory
-                    raise VideoError("file is compressed as numpy compresses none", member.filename)
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # unlimited memory
+                    raise VideoError("file has a compression that numpy does not use", member.filename)
                 with archive.open(member) as inner:
                     array = self._read_array(inner)
-                    inner.read(1)  # the checksum is verified at the end
+                    inner.read(1)  # reaches the end, where zipfile verifies the checksum
                     return array
 
     def _read_array(self, stream: IO[bytes]) -> Array:
@@ -154,7 +154,7 @@ class Hdf5File:
         import h5py
 
         def member(group: Any, name: str) -> Any:
-            if not isinstance(group.get(name, getlink=True), h5py.HardLink):  # looked at without following it
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):  # read without following the link
                 raise VideoError("HDF5 link leads elsewhere", f"{group.name}/{name}")
             return group[name]
 
@@ -175,14 +175,14 @@ class Hdf5File:
 
 
 def check_chunks(item: Any) -> None:
-    """Raise `VideoError` if a chunk unpacks to more than its shape holds: HDF5 itself would take any memory for it."""
+    """Raise `VideoError` if a chunk unpacks to more than its shape holds, because HDF5 does not limit its memory."""
     from h5py import h5z
 
     properties = item.id.get_create_plist()
     filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
     known = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32}
     if not known.issuperset(filters) or len({*filters}) < len(filters):
-        raise VideoError("array is packed otherwise than by gzip: repack it with h5repack -f GZIP=4", item.name)
+        raise VideoError("array has another compression than gzip: repack it with h5repack -f GZIP=4", item.name)
     if h5z.FILTER_DEFLATE not in filters:
         return
     skipped, most = 1 << filters.index(h5z.FILTER_DEFLATE), prod(item.chunks) * item.dtype.itemsize
@@ -219,7 +219,7 @@ def read_matrix(source: FeatureFolder | Hdf5File, vid: str, dimension: int = 0) 
 
 @dataclass(frozen=True)
 class ImportedFeatures(VideoStage):
-    """Features that others have extracted; each row of them covers `clip_length` seconds."""
+    """Features that others have extracted; each row covers `clip_length` seconds."""
 
     imports: Imports
     clip_length: float
@@ -273,11 +273,11 @@ class ImportedFeatures(VideoStage):
             expected = min(expected, source.longest or expected)
         clips = min(lengths)
         if abs(clips - expected) > max(1, TOLERANCE * expected):
-            raise VideoError("another number of clips than the duration asks for", f"{clips} instead of {expected}")
+            raise VideoError("number of clips does not match the duration", f"{clips} instead of {expected}")
         if len({len(matrix) for matrix in matrices}) > 1:
             notes.append("sources of different lengths cut to the shortest")
         if clips != expected:
-            notes.append("a clip more or fewer than the duration asks for")
+            notes.append("number of clips differs slightly from the duration")
         return np.concatenate([matrix[:clips] for matrix in matrices], axis=1), notes
 
     def part(self, piece: Sequence[str]) -> Part:

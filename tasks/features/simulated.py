@@ -1,8 +1,8 @@
 """Stage `video_features`, encoder `simulated`: clips made from the sentences of a data set, without its videos.
 
 A clip is map · (sum of the sentences' concepts + sum of other events' concepts + background + noise), with a concept
-for each lemma of a primitive. Other events are training sentences, most of which share a word with the
-video's own. Figures on simulated clips rank ways of training. Seed and video id determine all random numbers.
+for each lemma of a primitive. Other events are training sentences, most of which share a word with a sentence of the
+video. Figures on simulated clips only rank training methods. Seed and video id determine all random numbers.
 """
 
 from collections import Counter
@@ -34,12 +34,12 @@ DIFFICULTIES = {  # other events a video on average (Poisson); probability that 
     "hard": {"other_events": 6.0, "background": 0.8, "noise": 3.5},
 }
 NUMBERS: dict[str, Any] = {
-    "background_strength": 0.6,  # weight of the words that are seen in the whole video
-    "sharing": 0.8,  # share of other events that have a word of the video's own
-    "event_shape": 3.0,  # of the gamma distribution of events' lengths
-    "event_scale": 2.7,  # of the same distribution, in seconds
-    "weights": [1.0, 1.0, 0.6, 0.5, 0.5],  # of words by their class, in the order of CLASSES
-    "own": 0.6,  # part of a concept that is its own; the rest it shares with words of similar meaning
+    "background_strength": 0.6,  # weight of the words that are visible in the whole video
+    "sharing": 0.8,  # share of other events that have a word of the video's sentences
+    "event_shape": 3.0,  # shape of the gamma distribution of events' lengths
+    "event_scale": 2.7,  # scale of the same distribution, in seconds
+    "weights": [1.0, 1.0, 0.6, 0.5, 0.5],  # weights of words by class, in the order of CLASSES
+    "own": 0.6,  # weight of a concept's random vector; the rest is shared by words of similar meaning
     "concept_width": 128,  # dimensions in which concepts are added
     "width": 256,  # dimensions of a clip
     "sentence_model": "all-MiniLM-L6-v2",  # measures the similarity of words
@@ -47,8 +47,8 @@ NUMBERS: dict[str, Any] = {
 LEMMAS_A_DIMENSION = 2
 
 REMARK = (
-    "The clips are simulated, made from the sentences themselves: figures rank ways of training and do not show how "
-    "well anything works on real videos."
+    "The clips are simulated from the sentences themselves: figures rank training methods and do not show how well "
+    "anything works on real videos."
 )
 
 Vectors = npt.NDArray[np.float64]
@@ -56,10 +56,10 @@ Concepts = tuple[tuple[str, float], ...]  # lemmas of a sentence with their weig
 
 
 class Simulation(Parameters):
-    """Clips made from the sentences instead of videos; figures on them rank ways of training, nothing else."""
+    """Clips made from the sentences instead of videos; figures on them only rank training methods."""
 
     difficulty: Literal["none", "easy", "medium", "hard"] = Field(
-        "none", description="none: real videos. Otherwise how hard simulated clips are: events, background, noise."
+        "none", description="Difficulty of simulated clips (events, background, noise); none: real videos."
     )
     seed: int = Field(0, ge=0, description="Seed of all random numbers.")
 
@@ -78,8 +78,8 @@ class Planted(NamedTuple):
     windows: Sequence[tuple[float, float]]
 
 
-def drawn(seed: int, *names: str) -> np.random.Generator:
-    """Return the random generator of a name."""
+def generator(seed: int, *names: str) -> np.random.Generator:
+    """Return a random generator that depends only on the seed and the names."""
     return np.random.default_rng([seed, *blake2b("\0".join(names).encode(), digest_size=8).digest()])
 
 
@@ -91,7 +91,7 @@ def concepts_of(tokens: Iterable[Mapping[str, Any]]) -> Concepts:
 
 
 def meanings(lemmas: Sequence[str], width: int) -> Vectors:
-    """Return unit vectors [lemmas, width] of SentenceBERT, whitened in at most one dimension for two lemmas."""
+    """Return SentenceBERT's unit vectors [lemmas, width], whitened, with at most one dimension per two lemmas."""
     from sklearn.decomposition import PCA
 
     vectors = encode(lemmas, Encoding(sentence_model=NUMBERS["sentence_model"])).astype(np.float64)
@@ -110,29 +110,29 @@ def covered(start: float, end: float, clips: int, clip_length: float) -> Vectors
 
 
 class World:
-    """The data that all videos share: the vector of each concept, the training sentences, and the map to features."""
+    """The data of all videos: the vector of each concept, the training sentences, and the map to features."""
 
     def __init__(self, sentences: Sequence[Concepts], training: Sequence[Concepts], numbers: Mapping[str, Any]) -> None:
         self.numbers, self.training = numbers, sorted(set(training))
         self.seed, self.width = numbers["seed"], numbers["concept_width"]
         lemmas = sorted({lemma for sentence in chain(sentences, training) for lemma, _ in sentence})
         shared = meanings(lemmas, self.width)
-        draws = [drawn(self.seed, "concept", lemma).standard_normal(self.width) for lemma in lemmas]
+        draws = [generator(self.seed, "concept", lemma).standard_normal(self.width) for lemma in lemmas]
         own = np.array([vector / np.linalg.norm(vector) for vector in draws]).reshape(-1, self.width)
         mixed = np.sqrt(1 - numbers["own"] ** 2) * shared + numbers["own"] * own
         self.vectors = dict(zip(lemmas, mixed, strict=True))
-        self.map = drawn(self.seed, "map").standard_normal((self.width, numbers["width"])) / np.sqrt(self.width)
-        self.having: dict[str, list[int]] = {}
+        self.map = generator(self.seed, "map").standard_normal((self.width, numbers["width"])) / np.sqrt(self.width)
+        self.with_lemma: dict[str, list[int]] = {}  # numbers of training sentences
         for number, sentence in enumerate(self.training):
             for lemma, _ in sentence:
-                self.having.setdefault(lemma, []).append(number)
+                self.with_lemma.setdefault(lemma, []).append(number)
 
     def vector(self, sentence: Concepts) -> Vectors:
         return np.asarray(np.sum([weight * self.vectors[lemma] for lemma, weight in sentence], axis=0))
 
     def video(self, vid: str, duration: float, own: Sequence[Planted], clip_length: float) -> Float16Array:
         """Return the clips [clips, width] of a video."""
-        draws, n = drawn(self.seed, "video", vid), self.numbers
+        draws, n = generator(self.seed, "video", vid), self.numbers
         clips = ceil(duration / clip_length)
         scene = draws.standard_normal((clips, self.width)) * (n["noise"] / np.sqrt(self.width))
         for planted in own:
@@ -149,11 +149,11 @@ class World:
         return np.asarray(scene @ self.map, np.float16)
 
     def other_event(self, own: Sequence[Planted], draws: np.random.Generator) -> Concepts:
-        """Return a training sentence that contains none of the video's own; empty if a few draws find none."""
-        words = [lemma for planted in own for lemma, _ in planted.concepts if lemma in self.having]
+        """Return a random training sentence that includes no sentence of the video; empty if eight draws find none."""
+        words = [lemma for planted in own for lemma, _ in planted.concepts if lemma in self.with_lemma]
         shared = words and draws.random() < self.numbers["sharing"]
         for _ in range(8):
-            among = self.having[words[draws.integers(len(words))]] if shared else range(len(self.training))
+            among = self.with_lemma[words[draws.integers(len(words))]] if shared else range(len(self.training))
             event = self.training[among[draws.integers(len(among))]] if len(among) else ()
             if event and not any(set(planted.concepts) <= set(event) for planted in own):
                 return event
@@ -179,7 +179,7 @@ class SimulatedFeatures(VideoStage):
 
     @cached_property
     def videos(self) -> dict[str, tuple[float, list[Planted], int]]:
-        """The duration of each video in seconds, its sentences, and how many of them have no word to plant."""
+        """The duration of each video in seconds, its sentences, and the number of sentences without a concept."""
         videos: dict[str, tuple[float, list[Planted], int]] = {}
         for annotations, tags in zip_parts(require_made(self.annotations), require_made(self.tags)):
             rows = annotations.select(["vid", "duration", "windows"]).to_pylist()
@@ -224,6 +224,6 @@ class SimulatedFeatures(VideoStage):
 
 
 def remark_on(artifacts: Iterable[Artifact]) -> list[str]:
-    """Return the remark that figures need if any of these artifacts are simulated clips."""
+    """Return the remark for figures that are computed from simulated clips; empty for other artifacts."""
     manifests = [Store().manifest(artifact) for artifact in artifacts if artifact.stage == STAGE]
     return [REMARK] if any(manifest.parameters.get("encoder") == SIMULATED for manifest in manifests) else []

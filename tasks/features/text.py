@@ -1,8 +1,8 @@
 """Stage `text_features`: token states and a pooled vector of every distinct text of the queries and the negatives.
 
 `tokens` are the last hidden states with start and end token and without padding, as in Moment-DETR. The encoder is the
-text side of a CLIP, or any text encoder of transformers or sentence-transformers. Texts of equal length are encoded
-together, so a text's vectors do not depend on the other texts.
+text encoder of a CLIP, or any of transformers or sentence-transformers. Texts of equal length are encoded together, so
+the vectors of a text do not depend on other texts.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class Texts(Parameters):
     encoder: str | None = Field(
         None,
         description="A text encoder of transformers or sentence-transformers: a name on the hub or a folder. Default: "
-        "that of `clip.encoder`.",
+        "the text encoder of `clip.encoder`.",
     )
 
 
@@ -52,7 +52,7 @@ class Texts(Parameters):
 
 
 class ClipTexts:
-    """The text side of a CLIP: makes `width` numbers for each token, and a pooled vector for each text."""
+    """The text encoder of a CLIP: states of `width` numbers for each token, and a pooled vector for each text."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.name, self.encoder = encoder.name, encoder
@@ -113,7 +113,7 @@ TextEncoder = ClipTexts | SentenceTexts
 
 
 def load_text_encoder(clip: Clip) -> TextEncoder:
-    """Load the encoder that `clip` names, a CLIP or any other; raise `PenumbraError` with the remedy if that fails."""
+    """Load the text encoder named by `clip`, a CLIP or another one; raise `PenumbraError` with a remedy on failure."""
     from transformers import AutoConfig
 
     place, kind = Path(model_source(source(clip.encoder))).expanduser(), "clip"
@@ -135,7 +135,7 @@ def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[l
 
 
 def pieces_of(parents: Sequence[Artifact], known: Artifact | None = None) -> list[list[str]]:
-    """Return every query and every negative of the parents once, sorted, in parts; leave out the `known` texts."""
+    """Return the distinct queries and negatives of the parents, sorted, in parts, without the `known` texts."""
     texts: set[str] = set()
     for parent in parents:
         column = "query" if parent.stage == "annotations" else "negative"
@@ -149,7 +149,7 @@ def pieces_of(parents: Sequence[Artifact], known: Artifact | None = None) -> lis
 
 @dataclass(frozen=True)
 class TextFeatures(Stage):
-    """The states of every distinct text of the queries and, if given, the negatives."""
+    """Token states of every distinct text of the queries and, if given, the negatives."""
 
     name = STAGE
     version = 1
@@ -193,7 +193,7 @@ class TextFeatures(Stage):
 
 @dataclass(frozen=True)
 class JudgingTexts(TextFeatures):
-    """The states of the false sentences of `judging`, except those that `known` text features have."""
+    """Token states of the false sentences of `judging` that are missing in the `known` text features."""
 
     name = "judging_texts"
     may_be_empty = True
@@ -202,7 +202,7 @@ class JudgingTexts(TextFeatures):
     known: Artifact | None = None
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of the encoder, which is not needed where all texts are known."""
+        """Return the digests of the encoder, which may be missing, as it is not needed if all texts are known."""
         return digests(self.clip)
 
     @cached_property
@@ -211,9 +211,9 @@ class JudgingTexts(TextFeatures):
 
 
 def judging_texts(annotations: Artifact, known: Artifact, judging: tuple[Artifact, ...]) -> Artifact | None:
-    """Return features of false sentences by the encoder of the `known` ones.
+    """Return features of false sentences, computed by the encoder of the `known` features.
 
-    Imported features have no encoder here; then evaluations ask only the sentences that have features.
+    Return None if these were imported: evaluations then use only false sentences that have features.
     """
     made = work_of(known).parameters
     if not judging or "precision" not in made:
@@ -222,7 +222,7 @@ def judging_texts(annotations: Artifact, known: Artifact, judging: tuple[Artifac
 
 
 def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:
-    """Return the negatives whose texts get features, if any; raise `ArtifactError` if the key names none."""
+    """Return the negatives whose texts get features, if any; raise `ArtifactError` if the key is unknown."""
     if texts.negatives not in (NEWEST, NONE):
         return Store().with_key(dataset, "negatives", texts.negatives)
     newest = Store().newest_if_any(dataset, "negatives") if texts.negatives == NEWEST else None

@@ -1,12 +1,11 @@
 """Stages `video_features` and `patch_features`: CLIP features of the frames of every video of a data set.
 
-`patch_features` are the last hidden states of each patch of a frame every `PATCH_INTERVAL` seconds, a byte each (VDI,
-section 3.4). A damaged file is used if what can be decoded reaches the end that its annotations state, to within a
-clip; an intact one if it has nine tenths of that duration.
+`patch_features` are the last hidden states of the patches of one frame every `PATCH_INTERVAL` seconds, stored as bytes
+(VDI, section 3.4). A damaged file is used if its decodable part is at most a clip shorter than the annotated duration,
+an intact file if it has nine tenths of this duration.
 
-Other processes decode. All batches have the same size (the last one of a video is padded with zeros), so a run that was
-killed and continues gives the same bytes. A GPU computes one batch while the next one is decoded: its results are
-copied at the end.
+Other processes decode. All batches have the same size (the last batch of a video is padded with zeros), so that a
+resumed run gives the same bytes. A GPU computes a batch while the next batch is decoded.
 """
 
 import os
@@ -42,17 +41,17 @@ from penumbra.tasks.stage import Parameters, Stage, logger, require_made
 STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
 BATCH_SIZE = 32  # clips
-MIN_SHARE = 0.9  # of the annotated duration
+MIN_SHARE = 0.9  # smallest share of the annotated duration
 LARGEST_BYTE = 127
 PATCH_INTERVAL = 4.0  # seconds between two frames whose patches are kept
-NO_STATUS = (-1, -1)  # of a file that did not exist when the digests were computed
+NO_STATUS = (-1, -1)  # status of a file that did not exist when the digests were computed
 
 Row = tuple[str, float, Float16Array]  # a video's id, its duration in seconds, and its features (clips, …)
 States = Callable[[Any, torch.Tensor], torch.Tensor]  # a CLIP model and pixels of frames → states, one row a frame
 
 
 class Videos(Parameters):
-    """Where the videos are and how they are sampled."""
+    """The folder of the videos, and how clips are sampled."""
 
     folder: str | None = Field(
         None, description="Folder of video files named by video id. Default: videos/ in the data set's folder."
@@ -76,7 +75,7 @@ def video_files(folder: Path) -> VideoFolder:
 
 
 def frame_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Return the frames' vectors in the space that they share with texts [frames, dimension]."""
+    """Return the vectors [frames, dimension] of frames in the common space of frames and texts."""
     states: torch.Tensor = model.get_image_features(pixels).pooler_output
     return states
 
@@ -90,7 +89,7 @@ def patch_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class EncodedVideo:
-    """The features (clips, …) of a video with what decoding has shown; or the reason why there are none."""
+    """The features (clips, …) of a video and the results of decoding, or the reason why there are no features."""
 
     features: Float16Array | None = None
     summary: VideoSummary = field(default_factory=VideoSummary)
@@ -107,14 +106,14 @@ def encode_video(
     states: States = frame_states,
     thumbnails: int = 0,
 ) -> EncodedVideo:
-    """Decode and encode a video, `Encoder.frames` frames a clip; `states` are the features that are kept."""
+    """Decode and encode a video, `Encoder.frames` frames per clip; `states` computes the features."""
     summary, rows, counts = VideoSummary(), list[torch.Tensor](), list[int]()
     frames = decoder.frames(path, summary, thumbnails)
 
     def clips() -> Iterator[Picture]:
         """Yield the frames of each clip as one picture of 3·n channels; the last frame is repeated as needed.
 
-        Equal pictures that follow each other are yielded once and counted: a still picture may be shown for a day.
+        Equal consecutive pictures are yielded once and counted, because a still picture may be shown for a day.
         """
         last: Picture | None = None
         while clip := list(islice(frames, encoder.frames)):
@@ -144,7 +143,7 @@ def encode_video(
 
 
 def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> list[str]:
-    """Return what is noted about a video that is used."""
+    """Return the notes on a video that is used."""
     notes = {
         "video is damaged in places": summary.damaged > 0,
         "video turned as its metadata asks": summary.rotated,
@@ -156,7 +155,7 @@ def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> lis
 
 @dataclass(frozen=True)
 class VideoStage(Stage):
-    """A stage whose parts are some of the videos of the queries."""
+    """Base class of the stages with one row per video; a part has `VIDEOS_A_PART` videos."""
 
     name = STAGE
     version = 1
@@ -166,7 +165,7 @@ class VideoStage(Stage):
 
     @cached_property
     def durations(self) -> dict[str, float]:
-        """Each video with its longest annotated duration in seconds, in order of the annotations."""
+        """The longest annotated duration of each video in seconds, in the order of the annotations."""
         durations: dict[str, float] = {}
         for row in Store().rows(require_made(self.annotations), ["vid", "duration"]):
             durations[row["vid"]] = max(row["duration"], durations.get(row["vid"], 0.0))
@@ -180,7 +179,7 @@ class VideoStage(Stage):
 
 @dataclass(frozen=True)
 class VideoFeatures(VideoStage):
-    """A feature for every clip of every video."""
+    """CLIP's feature of every clip of every video."""
 
     on_device = True  # several decoders work for one encoder; a GPU holds no second one
     by_workers = True
@@ -204,7 +203,7 @@ class VideoFeatures(VideoStage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        # both are asked for first: a plan reports what is missing of them before any row is read
+        # computed first, so that a plan reports a missing encoder or folder before it reads rows
         encoder, files = required_digests(self.clip), self.files
         return {**encoder, "videos": named_digest((vid, files.find(vid)) for vid in self.durations)}
 
@@ -219,7 +218,7 @@ class VideoFeatures(VideoStage):
         return encoder
 
     def parts(self) -> Iterator[Callable[[], Part]]:
-        """Yield the work of each part; some videos of the missing parts are encoded ahead of it."""
+        """Yield the work of each part; videos of later missing parts are encoded ahead."""
         store = Store()
         missing = [vid for i, chunk in enumerate(self.pieces) if not store.record(self.artifact, i) for vid in chunk]
         with closing(self._encoded(missing)) as encoded:
@@ -232,7 +231,7 @@ class VideoFeatures(VideoStage):
             return self._part(piece, encoded)
 
     def _encoded(self, vids: Iterable[str]) -> Generator[tuple[Path, EncodedVideo], None, None]:
-        """Yield the videos that have a file, in order; several threads decode and encode some of them ahead."""
+        """Yield the videos that have a file, in order; several threads decode and encode videos ahead."""
         files = [file for vid in vids if (file := self.files.find(vid))]
         tick, encoder, noted = counting("videos", len(files)), self.encoder, self.work.files
         number = torch.get_num_threads() if encoder.device.type == "cpu" else cores()
@@ -250,13 +249,13 @@ class VideoFeatures(VideoStage):
             yield from each_decoded(encode, files, encoder_threads(encoder, number), decoders)
 
     def _part(self, vids: list[str], encoded: Iterator[tuple[Path, EncodedVideo]]) -> Part:
-        """Make one part of the next encoded videos: those that have features; the others are rejected."""
+        """Make one part of the next encoded videos; videos without features are rejected."""
         rows, rejected, notes = [], [], Counter[str]()
         for vid in vids:
             file = self.files.find(vid)
             found, video = next(encoded, (None, None)) if file else (None, None)
             if found != file:
-                raise ArtifactError(f"{self.artifact.path}: a part was changed meanwhile: run the same command again")
+                raise ArtifactError(f"{self.artifact.path}: a part was changed during the run: run the command again")
             if video is None and vid in self.files.outside:
                 video = EncodedVideo(reason="link leads out of the folder", value="name its target with videos.folder")
             elif video is None:
@@ -278,7 +277,7 @@ class VideoFeatures(VideoStage):
 
 
 def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
-    """Return rows (video id, duration, features) as a table of `video_features`; all features have this dimension."""
+    """Return rows (video id, duration, features [clips, dimension]) as a table of `video_features`."""
     vids, durations, features = zip(*rows, strict=True) if rows else ((), (), ())
     columns = {"vid": vids, "encoder": [encoder] * len(rows), "clip_length": [clip_length] * len(rows)}
     return pa.table(columns | {"duration": durations, "features": lists_of(features, dimension)})
@@ -297,7 +296,7 @@ class PatchFeatures(VideoFeatures):
         return PATCH_INTERVAL
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
-        """Return rows (video id, duration, states) as the stage's table: patches as bytes, times a scale a frame."""
+        """Return rows (video id, duration, states) as a table: patches as bytes with one scale per frame."""
         side, width = patch_sizes(self.encoder)
         size = side**2 * width
         scales, quantised = [], []

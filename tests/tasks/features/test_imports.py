@@ -23,7 +23,7 @@ from penumbra.tasks.features.reading import Float16Array, matrix_of
 CHANCE = np.random.default_rng(0)
 DURATIONS = {"a": 10.0, "b": 9.5, "c": 4.0}
 HALF = "features are not finite in half precision"
-LENGTH = "another number of clips than the duration asks for"
+LENGTH = "number of clips does not match the duration"
 BAD: list[tuple[str, Any]] = [
     (HALF, np.full((4, 6), np.nan, np.float32)),
     (HALF, np.full((4, 6), 1e5, np.float32)),
@@ -254,7 +254,7 @@ def test_a_file_that_holds_no_array_is_rejected(tmp_path: Path) -> None:
     assert rejected(tmp_path)[0] == "features can't be read"
     with zipfile.ZipFile(broken, "w", zipfile.ZIP_LZMA) as archive:
         archive.write(tmp_path / "good.npy", "features.npy")
-    assert rejected(tmp_path)[0] == "file is compressed as numpy compresses none"
+    assert rejected(tmp_path)[0] == "file has a compression that numpy does not use"
 
 
 def test_a_link_that_leads_out_of_the_folder_is_rejected(tmp_path: Path) -> None:
