@@ -1,4 +1,4 @@
-"""Ablations: grids of trainings as data (`ablation_grids.yaml`), their results, and the table in the papers' form."""
+"""Ablations: the grids of trainings in `ablation_grids.yaml`, their results, and tables like those of the papers."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ FEATURES = FeaturesParameters.model_fields.keys()
 TRAINING = tuple(Settings.model_fields)
 GROUPS = {*NEGATIVES, *FEATURES, *TRAINING}
 STAGE, TABLE = "ablation", "_table.md"
-METRICS = ("R1@0.5", "R1@0.7", "mIoU")  # that a grid shows by default
+METRICS = ("R1@0.5", "R1@0.7", "mIoU")  # default metrics of a grid
 Rows = list[dict[str, Any]]
 
 
@@ -54,12 +54,12 @@ class Row(Parameters):
 
     @property
     def providers(self) -> set[str]:
-        """The providers or sources of negatives that the row changes to."""
+        """The providers or sources of negatives that the row selects."""
         filling, sourcing = (self.changes.get(group, {}) for group in ("filling", "sourcing"))
         return {*filling.get("providers", ()), *filter(None, [sourcing.get("source")])}
 
     def is_usual(self, providers: set[str]) -> bool:
-        """Return whether the row is chosen where none is named; `providers` are those that are given, if any."""
+        """Return whether the row runs if no row is named; `providers` are those that the user selected, if any."""
         return self.providers <= providers if self.providers and providers else not self.on_request
 
 
@@ -84,7 +84,7 @@ def grids() -> dict[str, Grid]:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """A row with the name of its preset, the parameters of its negatives and features, and its training's settings."""
+    """A row with its preset, the parameters of its negatives and features, and the settings of its training."""
 
     row: Row
     preset: str | None
@@ -96,10 +96,10 @@ class RowPlan:
 def plan(
     name: str, labels: Sequence[str], dataset: str, preset: str | None, groups: Mapping[str, Parameters | None]
 ) -> tuple[Grid, list[RowPlan]]:
-    """Return the grid and the parameters of its chosen rows, on top of the groups given.
+    """Return the grid with its selected rows, and the parameters of each row; `groups` are the base of all rows.
 
-    Without labels, the rows that need no request and fit the providers given are chosen. Raise `PenumbraError` naming
-    an unknown grid or row, or a row without a preset or with parameters that are not valid.
+    Without labels, `Row.is_usual` selects the rows. Raise `PenumbraError` for an unknown grid or row, and for a row
+    without a preset or with invalid parameters.
     """
     if name not in grids():
         raise PenumbraError(f"no grid {name!r}; {what_there_is(name, list(grids()))}")
@@ -141,10 +141,10 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
 
 
 def preset_of_row(place: str, pattern: str, model: str, dataset: str, preset: str | None) -> str:
-    """Return the preset of a row, or else the preset of its model with other losses, of the same data set.
+    """Return the preset of a row, or else a preset of the same model and data set with other losses.
 
-    The data set is the one that `preset` belongs to, and without a `preset` the grid's. Raise `PenumbraError` if there
-    is none: another model's recipe would make the rows incomparable.
+    The data set is that of `preset`, or `dataset` without a preset. Raise `PenumbraError` if none is found: rows with
+    another model's settings would not be comparable.
     """
     if preset is not None:
         dataset = preset.partition(f"-{preset_named(preset).get('model', {}).get('name', DEFAULT)}")[0]
@@ -154,8 +154,8 @@ def preset_of_row(place: str, pattern: str, model: str, dataset: str, preset: st
         if presets().get(candidate, {}).get("model", {}).get("name") == model:
             return candidate
     raise PenumbraError(
-        f"{place}: no preset {own!r}, and another model's recipe would be no comparison: choose rows with --row, or "
-        "take another data set's presets, as with --param preset=charades-cg-qd_detr"
+        f"{place}: no preset {own!r}, and rows with another model's settings are not comparable: choose rows with "
+        "--row, or use the presets of another data set, such as --param preset=charades-cg-qd_detr"
     )
 
 
@@ -178,11 +178,11 @@ COSTS = {  # title, factor, digits
 }
 
 
-def figures_of(name: str, seed: int, of: EvaluatedRun, with_constant: bool) -> Rows:
-    """Return rows of the `ablation` table: of the best constant window, over whole splits, and the costs."""
+def figures_of(name: str, seed: int, run: EvaluatedRun, with_constant: bool) -> Rows:
+    """Return rows of the table `ablation`: metrics of the constant window and of whole splits, and costs."""
     store, constant, figures = Store(), Rows(), Rows()
-    rows = store.table(of.evaluation).to_pylist()
-    about = {"row": name, "seed": seed, "run": rows[0]["run"] if rows else of.metrics.key}
+    rows = store.table(run.evaluation).to_pylist()
+    about = {"row": name, "seed": seed, "run": rows[0]["run"] if rows else run.metrics.key}
     for row in rows:
         figure = about | {key: row[key] for key in ("split", "metric", "value")}
         if row["metric"] in OF_KINDS:
@@ -191,8 +191,8 @@ def figures_of(name: str, seed: int, of: EvaluatedRun, with_constant: bool) -> R
             figures.append(figure)
         elif row["subset"] == CONSTANT and with_constant:
             constant.append(figure | {"row": CONSTANT, "run": CONSTANT})
-    trained, measured = (store.manifest(it).measured for it in (of.metrics, of.predictions))
-    weights = float(sum(parameter.numel() for parameter in load_run(of.metrics)[0].parameters()))
+    trained, measured = (store.manifest(it).measured for it in (run.metrics, run.predictions))
+    weights = float(sum(parameter.numel() for parameter in load_run(run.metrics)[0].parameters()))
     costs = {"parameters": weights, "training seconds": trained[TRAINED]}
     if measured.get(QUERIES):
         costs["milliseconds a query"] = 1000 * measured[SECONDS] / measured[QUERIES]
@@ -201,7 +201,7 @@ def figures_of(name: str, seed: int, of: EvaluatedRun, with_constant: bool) -> R
 
 
 def in_words(metric: str, values: Sequence[float]) -> str:
-    """Return the mean over seeds, and half of its 95 % interval (Student's t) if there are several."""
+    """Return the mean over seeds and, with several seeds, half of its 95 % interval (Student's t)."""
     if not values:
         return "–"
     mean, count = float(np.mean(values)), len(values)
@@ -228,7 +228,7 @@ class Results:
     labels: list[str] = field(default_factory=list)
 
     def add(self, label: str, runs: Mapping[int, EvaluatedRun]) -> None:
-        """Add a row's runs by seed, which are fewer than the seeds if some failed; a planned run has no figures yet."""
+        """Add the runs of a row by seed, without those that failed; a planned run has no figures yet."""
         self.labels.append(label)
         for seed, one in runs.items():
             if not is_planned():  # the constant window is the same for all rows
@@ -236,7 +236,7 @@ class Results:
             self.runs[label, seed] = one
 
     def table(self) -> str:
-        """Return the table: means over seeds, and half of their 95 % intervals."""
+        """Return the table in Markdown: means over seeds ± half of their 95 % intervals."""
         values = defaultdict[tuple[str, str, str], list[float]](list)
         for row in self.figures:
             values[row["row"], row["split"], row["metric"]].append(row["value"])
@@ -249,9 +249,9 @@ class Results:
         cells = {row.label: row.cells for row in self.grid.rows}
         constant = [CONSTANT] if any(name == CONSTANT for name, _, _ in values) else []
         tables = []
-        for of in ([it] for it in splits) if self.grid.judged_by else [splits]:  # so many metrics need a table a split
-            titles = [title for split in of for title in (f"{SPLITS.get(split, split)} {metrics[0]}", *metrics[1:])]
-            places = [(split, metric) for split in of for metric in metrics] + [(WHOLE, cost) for cost in costs]
+        for group in ([it] for it in splits) if self.grid.judged_by else [splits]:  # many metrics: a table per split
+            titles = [title for split in group for title in (f"{SPLITS.get(split, split)} {metrics[0]}", *metrics[1:])]
+            places = [(split, metric) for split in group for metric in metrics] + [(WHOLE, cost) for cost in costs]
             lines = []
             for name in dict.fromkeys([*constant, *self.labels, *self.failures]):
                 about = cells.get(name) or [""] * len(self.grid.columns)
@@ -272,7 +272,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Ablation(Stage):
-    """The figures of every run of a grid, and of the constant window; what failed is rejected with its reason."""
+    """The figures of each run of a grid and of the constant window; failed rows are rejected with their reasons."""
 
     name = STAGE
     version = 2
@@ -280,13 +280,13 @@ class Ablation(Stage):
     pieces = (0,)
     may_be_empty = True  # the flow says which rows failed
 
-    of: str
+    dataset_name: str
     results: Results
 
     @property
     def dataset(self) -> str:
-        """The data set, also if every run failed."""
-        return self.of
+        """The data set, which is also known if every run failed."""
+        return self.dataset_name
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
@@ -305,7 +305,7 @@ class Ablation(Stage):
 
 
 def tabulate(dataset: str, results: Results) -> Artifact:
-    """Store the figures and the table, and publish the table; only add the stage to a plan if there is one."""
+    """Store the figures and the table, and publish the table; in a plan, only add the stage."""
     artifact = run(Ablation(dataset, results))
     if not is_planned():
         page = f"# {dataset}: {results.grid.title}\n\n{results.table()}\n"

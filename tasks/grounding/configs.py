@@ -1,6 +1,6 @@
-"""Parameters of training, inputs and evaluation that all models share, and the base class of a model's own parameters.
+"""Parameters of training, inputs and evaluation that all models share, and the base class of a model's parameters.
 
-`penumbra.tasks.grounding.training.presets` joins them to the settings of a run.
+`penumbra.tasks.grounding.training.presets` combines them into the settings of a run.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
@@ -15,10 +15,10 @@ OF_THE_DATA = {"video_dim", "text_dim", "longest_text", "projected", "grid", "pa
 
 
 class ModelConfig(Parameters):
-    """A model as users ask for it: its name, the settings that they change, and its losses in a group.
+    """Parameters of a model: its name, its most used settings, and the group of its losses.
 
-    Settings that only the papers' ablations and presets change are in `ablation`, by name. The dataclasses `options`
-    (of the network and its data) and `loss_options` declare them with types and defaults.
+    `ablation` holds the settings that only the papers' ablations and presets change. The dataclasses `options` (network
+    and data) and `loss_options` declare these settings with types and defaults.
     """
 
     options: ClassVar[type]
@@ -68,7 +68,7 @@ class ModelConfig(Parameters):
 
     @property
     def network_options(self) -> Any:
-        """The settings of the network and its data, an instance of `options`, but for the widths of the features."""
+        """The settings of the network and its data, an instance of `options`, without the widths of the features."""
         return self._declared(self.options, self)
 
     @property
@@ -81,7 +81,7 @@ class ModelConfig(Parameters):
         return declared(**{name: value for name, value in values.items() if name in declaring(declared)})
 
     def determines(self) -> dict[str, Any]:
-        """Return settings that differ from the defaults, in the form in which the first version put them into keys."""
+        """Return the settings that differ from the defaults, in the format that the first version used for keys."""
         fields = self.model_dump(mode="json", exclude={"ablation", "as_published", "losses"}, exclude_defaults=True)
         losses = self.losses.model_dump(mode="json", exclude_defaults=True) | _changed(self.loss_settings)
         return {"name": self.name, **fields, **_changed(self.network_options), **({"losses": losses} if losses else {})}
@@ -94,11 +94,11 @@ class ModelConfig(Parameters):
 
     @property
     def reads(self) -> set[str]:
-        """The stages that training reads in addition to queries and features of texts and videos."""
+        """The stages that training reads besides the queries and the features of texts and videos."""
         return set()
 
     def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
-        """Return parameters that switch SHINE's negatives on or off; raise `PenumbraError` if it can't be."""
+        """Return parameters that switch SHINE's negatives on or off; raise `PenumbraError` if that is impossible."""
         if wanted:
             raise PenumbraError(f"{self.name} is not trained on generated hard negatives")
         return {}
@@ -110,7 +110,7 @@ class ModelConfig(Parameters):
 
     @property
     def frames_of(self) -> str | None:
-        """The encoder whose features of videos and patches training reads, or None: of any."""
+        """The encoder of the video and patch features that training reads; None allows any encoder."""
         return None
 
 
@@ -120,7 +120,7 @@ def declaring(kind: type) -> dict[str, type]:
 
 
 def _changed(options: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass instance that differ from their defaults, as JSON has them."""
+    """Return the fields of a dataclass instance that differ from their defaults, as JSON values."""
     kind, defaults = type(options), type(options)()
     values: dict[str, Any] = TypeAdapter(kind).dump_python(options, mode="json")
     return {name: value for name, value in values.items() if getattr(options, name) != getattr(defaults, name)}
@@ -140,7 +140,7 @@ class Training(Parameters):
         400,
         description="Epochs after which the learning rate falls to a tenth: a list, or a number n for every n epochs.",
     )
-    betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's decay rates of both moments.")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="Decay rates of AdamW's two moments.")
     weight_decay: float = Field(1e-4, ge=0, description="Weight decay of all weights.")
     clip_norm: float = Field(0.1, gt=0, description="Largest norm of the gradients; larger gradients are scaled down.")
     precision: Literal["float32", "bf16"] = Field("float32", description="`bf16` trains with autocast to bfloat16.")
@@ -151,11 +151,11 @@ class Training(Parameters):
     )
     validation: Annotated[float, Field(ge=0, lt=1)] | tuple[str, ...] = Field(
         0.05,
-        description="Splits to choose the best epoch by, as a list; a number: the share of training videos to hold out "
-        "for that, if the data has no split `val`.",
+        description="List of splits that select the best epoch, or the share of training videos to hold out for that; "
+        "the share applies if the data set has no split `val`.",
     )
     log: tuple[Literal["tensorboard", "wandb"], ...] = Field(
-        (), description="Also log losses and metrics there; each needs an extra of the package."
+        (), description="Services that also log losses and metrics; each needs an extra, such as penumbra[wandb]."
     )
     start_from: str | None = Field(
         None, description="Weights to start from: an official checkpoint file, a run's folder, or `scenes-grounder`."
@@ -176,7 +176,7 @@ class Training(Parameters):
 
 
 class Inputs(Parameters):
-    """Which artifacts a training reads; without a name the newest of the data set."""
+    """The artifacts that a training reads, by default the newest of the data set."""
 
     negatives: str | None = Field(None, description="Key of the negatives, or its first digits.")
     in_video_negatives: str | None = Field(None, description="Key of BM-DETR's negatives, or its first digits.")
@@ -188,12 +188,12 @@ class Inputs(Parameters):
     longest_text: int = Field(77, ge=1, description="Tokens that a text is cut to.")
 
 
-# Fields of `Inputs` that do not enter a run's key: the artifacts that they name are parents, and do
+# Fields of `Inputs` that do not enter a run's key: the artifacts that they name enter it as parents
 NAMED_ARTIFACTS = {"negatives", "in_video_negatives", "text_features", "video_features"}
 
 
 class Ranking(Parameters):
-    """How windows are made of a model's outputs, and where true windows are cut."""
+    """How windows are computed from a model's outputs, and where true windows are cut."""
 
     snap: bool = Field(True, description="Round windows to whole clips.")
     longest: float | None = Field(None, gt=0, description="Predicted windows end here at the latest, in seconds.")
@@ -206,7 +206,7 @@ class Ranking(Parameters):
 
 
 class Choice(Parameters):
-    """Which run is evaluated, and on which splits."""
+    """The run to evaluate, and the splits to evaluate it on."""
 
     run: str | None = Field(
         None,

@@ -28,7 +28,7 @@ Rows = Sequence[Sequence[float]]
 
 
 class EvaluationError(PenumbraError):
-    """Predictions and truth do not belong together, or can't be evaluated."""
+    """Error for predictions that do not match the true windows or can't be evaluated."""
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ class EvaluationError(PenumbraError):
 class Windows:
     """Predicted and true windows of N queries.
 
-    predicted [N, P, 3] (start s, end s, score) in the order listed and truth [N, W, 2]; NaN is padding.
+    predicted [N, P, 3] (start s, end s, score) in the order of the predictions, truth [N, W, 2]; NaN is padding.
     """
 
     qids: tuple[str, ...]
@@ -98,7 +98,7 @@ def _padded(rows: Sequence[Rows], columns: int) -> Floats:
 def overlaps(predicted: Floats, truth: Floats) -> tuple[Floats, Floats]:
     """Return intersection over union and over the hull [N, P, W] of windows [N, P, 2+] and [N, W, 2].
 
-    R@1 is decided by the hull (0 where it is empty), average precision by the union (NaN where that is 0).
+    R@1 uses the hull (0 where the hull is empty), average precision the union (NaN where the union is empty).
     """
     start, end = predicted[:, :, None, 0], predicted[:, :, None, 1]
     first, last = truth[:, None, :, 0], truth[:, None, :, 1]
@@ -127,8 +127,8 @@ class Split:
 class Metric:
     """One or several figures of a split, each the mean over queries of a score.
 
-    `shown` figures are columns of tables for people, and `compared` ones are resampled by `penumbra compare`.
-    A metric that is not `by_type` is computed of whole splits only. Raise `version` with every change.
+    `shown` figures are columns of printed tables; `penumbra compare` resamples `compared` ones. A metric that is not
+    `by_type` is computed on whole splits only. Increase `version` with every change.
     """
 
     scores: Callable[[Split], Scores]
@@ -164,7 +164,7 @@ def score_queries(windows: Windows) -> QueryScores:
 def average_precision(windows: Windows, thresholds: tuple[float, ...] = IOUS) -> Floats:
     """Return the average precision [N, T] of each query's first ten predictions, by score.
 
-    It is the area under the precision-recall curve, precision replaced by the highest to its right (VOC).
+    It is the area under the precision-recall curve, with precision replaced by its maximum at higher recall (VOC).
     """
     predicted = windows.predicted[:, :JUDGED]
     order = np.argsort(-np.where(np.isnan(predicted[..., 2]), -np.inf, predicted[..., 2]), axis=1, kind="stable")
@@ -179,9 +179,9 @@ def average_precision(windows: Windows, thresholds: tuple[float, ...] = IOUS) ->
 
 
 def _hits(iou: Floats, known: Flags, thresholds: Floats) -> Flags:
-    """Return which predictions are true [N, P, T]: the closest true window that is free and near enough.
+    """Return which predictions [N, P, T] match a true window: the unmatched one with the highest IoU >= threshold.
 
-    Of equally close windows the last listed is taken. Two empty windows have no IoU and count as equal, as published.
+    If several windows have this IoU, the last is matched. As published, two empty windows count as equal.
     """
     iou = np.where(known[:, None], np.where(np.isnan(iou), np.inf, iou), -1.0)
     free = np.repeat(known[:, :, None], len(thresholds), axis=2)
@@ -214,8 +214,8 @@ RETRIEVAL = Metric(
 
 # -- highlights (QVHighlights) -----------------------------------------------------------------------------------------
 
-CLIP_SECONDS = 2  # of the clips that annotators judged
-SAMPLES = 4  # of the saliency, in a clip that is judged
+CLIP_SECONDS = 2  # length of the clips that annotators scored
+SAMPLES = 4  # samples of the predicted saliency per scored clip
 LEVELS = {"Fair": 2, "Good": 3, "VeryGood": 4}  # lowest score of an annotator that counts
 
 
@@ -227,8 +227,8 @@ def highlight_scores(
 ) -> Scores:
     """Return the scores of mean average precision and Hit@1 in percent, for each level.
 
-    `predicted` is the saliency of each query's clips of two seconds, `durations` are the seconds of its video, `clips`
-    those that annotators judged, and `scores` (0 to 4) those of three annotators of each such clip.
+    For each query, `predicted` is the saliency of clips of two seconds, `durations` the seconds of the video, `clips`
+    the indices of the clips that annotators scored, and `scores` the scores (0 to 4) of three annotators per clip.
     """
     figures: dict[str, list[float]] = {f"HL-{level}-{kind}": [] for level in LEVELS for kind in ("mAP", "Hit1")}
     for row, (values, duration, places, given) in enumerate(zip(predicted, durations, clips, scores, strict=True)):
@@ -252,8 +252,8 @@ def highlight_scores(
 def _highlight_precision(relevant: Flags, saliency: Floats) -> float:
     """Return the average precision of the clips [C] that an annotator finds relevant.
 
-    Precision is made never to fall with the threshold, and its mean taken over the thresholds at which recall
-    changes, each once. All labels alike give 0 or 1.
+    Precision is replaced by its maximum at higher recall, and averaged over the thresholds at which recall changes. If
+    all labels are equal, the result is 0 or 1.
     """
     if relevant.all() or not relevant.any():
         return float(relevant.any())
@@ -266,7 +266,7 @@ def _highlight_precision(relevant: Flags, saliency: Floats) -> float:
 
 
 def _in_judged_clips(saliency: Sequence[float], duration: float) -> Sequence[float]:
-    """Return saliency by clips of two seconds: if those of the features differ, the mean of a few samples of each."""
+    """Return saliency by clips of two seconds, resampled (mean of a few samples) if the features' clips differ."""
     count, wanted = len(saliency), int(duration / CLIP_SECONDS)
     if not wanted or abs(count - duration / CLIP_SECONDS) <= 1:
         return saliency
@@ -300,8 +300,8 @@ NAMES = ("positive", "level 1", "level 2", "level 3", "random")
 def ordering_metrics(saliency: Floats) -> dict[str, float]:
     """Return how often, in percent, mean saliency inside the moment falls from the positive to the random text.
 
-    saliency [N, 5] is of the positive, the three hard negatives and a random text. NaN marks a text that a query does
-    not have and leaves out the pairs that need it. "ordering" needs all four pairs at once.
+    saliency [N, 5] is of the positive, the three hard negatives and a random text; NaN marks a missing text, whose
+    pairs are left out. "ordering" is the share of queries with all four pairs in order.
     """
     falls, present = saliency[:, :-1] > saliency[:, 1:], ~np.isnan(saliency)
     figures: dict[str, float] = {}
@@ -322,16 +322,16 @@ SHIPPED: dict[str, Metric] = {"retrieval": RETRIEVAL, "highlights": HIGHLIGHTS}
 
 @cache
 def all_metrics() -> dict[str, Metric]:
-    """Return the metrics by name, with those of other packages."""
+    """Return the metrics by name, including those of other packages."""
     return SHIPPED | {point.name: point.load() for point in entry_points(group="penumbra.metrics")}
 
 
 def means(scores: Scores, rows: np.ndarray | slice = slice(None)) -> dict[str, float]:
-    """Return the figures over some of the queries."""
+    """Return the figures of some of the queries: the means of their scores."""
     return {name: float(values[rows].mean()) for name, values in scores.items()}
 
 
 def compared_scores(split: Split) -> Scores:
-    """Return the scores that runs are compared by."""
+    """Return the scores that `penumbra compare` compares."""
     several = ((metric, metric.scores(split)) for metric in all_metrics().values() if metric.compared)
     return {name: scores[name] for metric, scores in several for name in metric.compared}

@@ -1,10 +1,10 @@
-"""Moments in any video: a trained run or a published model with the encoders of the features that it was trained on.
+"""Grounding of queries in any video, by a trained run or a published model with the encoders of its features.
 
 grounder = Grounder.of_run("ab12")
 for grounding in grounder.ground("video.mp4", ["a person opens the door.", "the person sits down."]):
     grounding.query, grounding.windows[0].start, grounding.windows[0].end, grounding.saliency
 
-And what people see of them: the rows of `penumbra predict`, and pictures of frames, saliency and windows.
+The module also has the output of predictions: rows for `penumbra predict`, and pictures of frames and saliency.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,12 +40,12 @@ from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import chosen_run, load_run, run_name
 
 VIDEO = "video"
-FRAMES = 24  # thumbnails of a video, twice as many at most
-STRIP, SHOWN = 8, 3  # frames of a picture, windows of a query in it
+FRAMES = 24  # lowest number of thumbnails per video; the highest is twice this number
+STRIP, SHOWN = 8, 3  # frames in a picture, windows per query in a picture
 PANEL = 150
 AXIS = WIDTH - MARGIN - 6  # pixels
 CLOSE = "≈"
-TOLERANCE = 0.01  # scores that differ from the best by less are marked: the run cannot tell the windows apart
+TOLERANCE = 0.01  # windows whose scores differ less from the best are marked, because the run can't rank them
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Grounding:
-    """The prediction for a query: windows, best first and none empty, and the saliency of each clip, if there is any.
+    """The prediction for a query: non-empty windows, best first, and the saliency of each clip, if the model has it.
 
-    Clip i covers [i · clip_length, (i + 1) · clip_length) seconds; the model saw `duration` seconds of the video.
-    `existence` is how likely the moment is in the video at all, 0 to 1, and `exists` whether that reaches the run's
-    threshold; both are None if the run is not calibrated, `exists` also if its AUROC may be chance. Windows are there
-    in any case.
+    Clip i covers [i · clip_length, (i + 1) · clip_length) seconds; the model reads `duration` seconds of the video.
+    `existence` is how likely the moment is in the video at all, 0 to 1, and `exists` is whether it reaches the run's
+    threshold. Both are None if the run is not calibrated; `exists` is also None if its AUROC may be chance. Windows are
+    predicted in any case.
     """
 
     query: str
@@ -77,7 +77,7 @@ class Grounding:
 
     @property
     def absence(self) -> str:
-        """The answer to a query whose moment is not in the video; otherwise ''."""
+        """The text shown for a query whose moment is not in the video; otherwise ''."""
         return "" if self.exists is not False else f"not in this video (existence {self.existence:.2f})"
 
 
@@ -105,8 +105,8 @@ class Grounder:
     video_encoders: Sequence[Encoder] = field(repr=False)  # one for each source of video features
     text_encoder: TextEncoder = field(repr=False)
     clip_length: float  # seconds
-    caveats: tuple[str, ...] = ()  # that its evaluation shows no grounding, or that existence is not calibrated
-    calibrator: Calibrator | None = None  # of existence
+    caveats: tuple[str, ...] = ()  # notes such as: no better than a constant window, existence not calibrated
+    calibrator: Calibrator | None = None
 
     def __post_init__(self) -> None:
         self.device, self.system = device_of(), system_of(self.settings)
@@ -116,9 +116,9 @@ class Grounder:
     def of_run(cls, run: str, dataset: str | None = None) -> "Grounder":
         """Return the grounder of a run, by its key, the first digits of it, or its name.
 
-        Raise `ArtifactError` unless one run matches, `RunError` if no encoder here computes its features.
+        Raise `ArtifactError` unless one run matches, and `RunError` if its features can't be computed here.
         """
-        metrics, store = chosen_run(dataset, str(run)), Store()  # digits may be given as a number
+        metrics, store = chosen_run(dataset, str(run)), Store()  # the digits may be a number
         model, settings = load_run(metrics)
         name = run_name(settings, metrics.key)
         parents = store.manifest(metrics).parents
@@ -137,8 +137,8 @@ class Grounder:
         """Return the grounder of a checkpoint that others have trained, with CLIP's features of two seconds.
 
         `model` is a name of `pretrained.PUBLISHED`, such as `qd_detr-qvhighlights`, which is downloaded once; a file;
-        or OWNER/NAME of the hub, with one file of weights. Its features are those of `clip`, by default OpenAI's
-        ViT-B/32. Raise `RunError` if there is no such checkpoint, its digest is wrong, or CLIP has no such features.
+        or OWNER/NAME of the hub, with one file of weights. `clip` computes the features, by default OpenAI's ViT-B/32.
+        Raise `RunError` if there is no such checkpoint, its digest is wrong, or it reads features of other widths.
         """
         clip = clip or Clip()
         network, settings, widths, note = load_pretrained(model)
@@ -152,9 +152,9 @@ class Grounder:
         texts, projected = ClipTexts(encoder), encoder.model.config.projection_dim
         if widths != (projected, texts.width):
             raise RunError(
-                f"{model} reads features of width {widths[0]} of a video and {widths[1]} of a text, and CLIP gives "
+                f"{model} reads features of widths {widths[0]} (video) and {widths[1]} (text), but CLIP computes "
                 f"{projected} and {texts.width}. SlowFast (2304), I3D (1024) and C3D (500) can't be computed from a "
-                "video here: import such features, and give the file as training.start_from"
+                "video here: import such features, and set training.start_from to the file"
             )
         seconds = CLIPS * CLIP_LENGTH
         caveat = f"{model} reads the first {seconds:.0f} s of a video, and its existence is not calibrated"
@@ -162,7 +162,7 @@ class Grounder:
         return cls(Path(model).name, network, settings, [encoder], texts, CLIP_LENGTH, caveats)
 
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
-        """Return each query's moments in a video file; raise `PenumbraError` if it can't be decoded."""
+        """Return the grounding of each query in a video file; raise `PenumbraError` if it can't be decoded."""
         texts = checked(queries)
         return self.ask(self.watch(video), texts)
 
@@ -221,7 +221,7 @@ def checked(queries: Sequence[str]) -> list[str]:
 
 
 def _clip_of(run: str, manifest: Manifest) -> Clip:
-    """Return the CLIP that made an artifact of features; raise `RunError` if there is none, or if it is missing."""
+    """Return the CLIP that made an artifact of features; raise `RunError` if none did, or its files are missing."""
     made = manifest.parameters
     if "encoder" not in made or "precision" not in made:
         name = made.get("encoder") or ", ".join(source["name"] for source in made.get("imported", []))
@@ -239,15 +239,15 @@ def _clip_of(run: str, manifest: Manifest) -> Clip:
     return clip
 
 
-# -- what people see ---------------------------------------------------------------------------------------------------
+# -- rows and pictures -------------------------------------------------------------------------------------------------
 
 
 def predict(
     video: Path, queries: Sequence[str], grounder_of: Callable[[], Grounder], picture: Path | None
 ) -> tuple[Watched, list[Grounding]]:
-    """Return the queries' moments by a grounder, and draw them into a file if one is named.
+    """Return the encoded video and the grounding of each query, and draw them into the file `picture`, if given.
 
-    Raise `PenumbraError` if that file is no .svg or can't be written; see `Grounder` for other faults.
+    Raise `PenumbraError` if this file is no .svg or can't be written; see `Grounder` for other faults.
     """
     checked(queries)
     if picture and picture.suffix.lower() != ".svg":
@@ -263,9 +263,9 @@ def predict(
 
 
 def as_rows(groundings: Sequence[Grounding], most: int, windows: bool = False) -> Iterator[tuple[str, str, str, str]]:
-    """Yield query (once), start, end and score of the best windows of each query, scores close to the best marked.
+    """Yield query (once), start, end and score of the best windows of each query; mark scores close to the best.
 
-    A query whose moment is not in the video has no windows unless `windows` asks for them, and a line that says so.
+    A query whose moment is not in the video gets a row that says so, and windows only if `windows` is True.
     """
     for one in groundings:
         shown = one.windows[:most] if windows or not one.absence else ()
@@ -302,7 +302,7 @@ def draw(video: str, watched: Watched, groundings: Sequence[Grounding]) -> Drawi
 
 
 def _panel(title: str, groundings: Mapping[str, Grounding], seconds: float) -> Panel:
-    """Return the saliency of groundings by their labels, with the best window of the first shaded."""
+    """Return a panel with the saliency of groundings by label, and the best window of the first one shaded."""
     lines = [
         Line(label, [((clip + 0.5) * one.clip_length, value) for clip, value in enumerate(one.saliency)], style)
         for style, (label, one) in enumerate(groundings.items())
@@ -312,7 +312,7 @@ def _panel(title: str, groundings: Mapping[str, Grounding], seconds: float) -> P
 
 
 def saliency_by_text(groundings: Mapping[str, Grounding]) -> Drawing:
-    """Return the saliency of a query, whose best window is shaded, and of its negatives, by their names."""
+    """Return a drawing of the saliency of a query, with its best window shaded, and of its negatives, by name."""
     labelled = {f"{name}: {one.query}": one for name, one in groundings.items()}
     panel = _panel("", labelled, next(iter(groundings.values())).duration)
     return charts.panels("Saliency under the query and its negatives", [panel], columns=1, height=230, legend=True)

@@ -1,7 +1,7 @@
 """Checkpoints of Moment-DETR, QD-DETR and SHINE that others have trained: by name, as a file, or from the hub.
 
-`PUBLISHED` has those that can be found without doubt. They read CLIP's features of clips of two seconds, as their
-authors' `run_on_video` computes them. A checkpoint that reads other features is refused with their widths.
+`PUBLISHED` lists those with a permanent address. They read CLIP's features of clips of two seconds, as their authors'
+`run_on_video` computes them. Checkpoints that read other features are rejected; the error names the widths.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ PUBLISHED = {  # the authors' own, then those that lighthouse (Nishimura et al.,
     "moment_detr-lighthouse": f"{ZENODO}/clip_moment_detr_qvhighlight.ckpt",
     "qd_detr-lighthouse": f"{ZENODO}/clip_qd_detr_qvhighlight.ckpt",
 }
-# SHA-256 of those whose digest is published; of the others that of the first download is remembered
+# published SHA-256 digests; for files without one, the digest of the first download is stored
 DIGESTS = {"qd_detr-lighthouse": "42798d352dde089a835cb4995eb9c8084a2e97337166abbbb09c12856aec2c55"}
 
 
 def load_pretrained(source: str) -> tuple[nn.Module, Settings, tuple[int, int], str]:
-    """Return the model and settings of a checkpoint, the widths of its features, and what to say about it.
+    """Return the model and settings of a checkpoint, the widths of its features, and a note for users.
 
     Raise `RunError` if there is no such checkpoint, or its digest is wrong.
     """
@@ -52,7 +52,7 @@ def load_pretrained(source: str) -> tuple[nn.Module, Settings, tuple[int, int], 
         settings = _settings_of(weights)
         system = system_of(settings)
         widths = system.widths(weights)
-        with torch.device("meta"):  # takes no memory, whatever sizes the file claims
+        with torch.device("meta"):  # allocates no memory, whatever sizes the file states
             model = system.build(*widths)
         load_weights(model, {name: value.float() for name, value in weights.items()})
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -92,7 +92,7 @@ def _settings_of(weights: Mapping[str, Tensor]) -> Settings:
 
 
 def _file_of(source: str) -> tuple[Path, str]:
-    """Return the file that a name of `PUBLISHED`, a path or a name of the hub stands for, and what to say about it."""
+    """Return the file of a name in `PUBLISHED`, a path or a name on the hub, and a note for users."""
     from huggingface_hub import snapshot_download
 
     path = Path(source).expanduser()
@@ -132,21 +132,21 @@ def _fetched(name: str, url: str, published: str) -> tuple[Path, str]:
         draft = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             draft.write_bytes(data)
-            read_official(draft)  # what a proxy answers in place of the file is not remembered
+            read_official(draft)  # a proxy may have returned a page instead of the file
             known.write_text(digest)
             os.replace(draft, file)
         except CheckpointError:
             raise RunError(
-                f"{name}: {url} answers something else than a checkpoint: download it elsewhere, copy it to {file}"
+                f"{name}: {url} returned no checkpoint: download it on another machine and copy it to {file}"
             ) from None
         finally:
             draft.unlink(missing_ok=True)
-    unpublished = "" if published else "; its authors publish no digest, so that of the first download is kept"
+    unpublished = "" if published else "; its authors publish no digest, so the digest of this download is stored"
     return file, f"{name}: {url}, SHA-256 {digest[:12]}…{unpublished}"
 
 
 class StaySecure(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect, but none from https to an address without encryption."""
+    """Redirect handler that refuses to redirect from https to an address without encryption."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if req.type == "https" and not newurl.startswith("https://"):

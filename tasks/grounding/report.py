@@ -1,4 +1,4 @@
-"""The report of a run, after training and after evaluation: a page in the Prefect UI, and one HTML file.
+"""The report of a run after training and after evaluation: a page in the Prefect UI, and an HTML file.
 
 The file is `report.html` in the run's folder of checkpoints.
 """
@@ -31,7 +31,7 @@ FILE = "report.html"
 RESULTS = (
     "Figures are in per cent; a composition type has the queries with a novel composition of that type. The constant "
     "window is the best one for the training split; “another query” is what the run predicts if it is given a query of "
-    "another video. A run that grounds lies well above both."
+    "another video. A run that has learned to ground queries is well above both."
 )
 FALSE = (
     "The run also searched each query's video for false sentences. AUROC: how often a true sentence has a higher "
@@ -53,7 +53,7 @@ class EvaluatedRun:
 
 @side_effect_task("report")
 def report_training(metrics: Artifact) -> str:
-    """Publish a run's curves and settings, and write the file unless an evaluation wrote it; return its outcome."""
+    """Publish a run's curves and settings, and write the file unless an evaluation wrote it; return a summary."""
     document = training_document(metrics)
     _publish(document, metrics, "train-grounding", keep=True)
     return f"{document.title}: {document.headline or 'there were no validation queries'}"
@@ -61,7 +61,7 @@ def report_training(metrics: Artifact) -> str:
 
 @side_effect_task("report")
 def report_evaluation(run: EvaluatedRun, flow: str = "evaluate-grounding", outcomes: Sequence[str | None] = ()) -> str:
-    """Publish everything about an evaluated run, with the outcomes of earlier stages; return its outcome."""
+    """Publish the results of an evaluated run, with the outcomes of earlier stages; return a summary."""
     document = evaluation_document(run)
     earlier = "".join(f"- {plain(outcome)}\n" for outcome in outcomes if outcome)
     _publish(document, run.metrics, flow, f"\n\n## Earlier stages\n\n{earlier}" if earlier else "")
@@ -112,17 +112,17 @@ def evaluation_document(run: EvaluatedRun) -> Document:
 
 
 def rejection_drawings(predictions: Artifact) -> list[Drawing]:
-    """Return a picture of recall against rejection, a panel for each split; none if nothing false was asked."""
+    """Return a picture of recall against rejection, one panel per split; empty without false sentences."""
     asked, several = asked_by_split(predictions)[0], list[Panel]()
     for name, split in judged_splits(predictions):
         existence = {qid: split.predictions[qid]["existence"] for qid in split.windows.qids}
         hits = dict(zip(existence, compared_scores(split)["R1@0.5"].tolist(), strict=True))
         by_kind = defaultdict[str, list[Any]](list)
         for row in asked.get(name, ()):
-            qid, of = row["qid"], by_kind[row["kind"]]
-            of += [(hits[qid], existence[qid], row["existence"])] if qid in hits else []
+            qid, rows = row["qid"], by_kind[row["kind"]]
+            rows += [(hits[qid], existence[qid], row["existence"])] if qid in hits else []
         kinds = enumerate(sorted(by_kind.items()))
-        lines = [Line(kind, recall_against_rejection(*np.array(of).T), style) for style, (kind, of) in kinds if of]
+        lines = [Line(kind, recall_against_rejection(*np.array(it).T), style) for style, (kind, it) in kinds if it]
         several += [Panel(f"{name}: R1@0.5, %", lines, 0, 100, "% of false sentences rejected")] if lines else []
     title = "Recall against rejection: a true sentence that is rejected is a miss"
     return [panels(title, several, columns=2, height=230, legend=True)] if several else []

@@ -1,6 +1,6 @@
-"""All trainings: what each was trained on, its metrics, its checkpoints and its size, and how one is removed.
+"""List and remove runs: their inputs, metrics, checkpoints and sizes.
 
-Neither torch nor Prefect is imported, so that a list appears in a fraction of a second.
+This module imports neither torch nor Prefect, so that a list appears in a fraction of a second.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
 
 ALL = "all"  # the subset of metrics over every query of a split
-CONSTANT = "constant window"  # the subset of the best window for all queries alike
-JUDGED_BY = "mIoU"  # the metric that the constant window is chosen by
+CONSTANT = "constant window"  # the subset of the baseline that predicts the same window for all queries
+JUDGED_BY = "mIoU"  # the metric that selects the constant window
 WITH_REJECTION = "R1@0.5 with rejection"
 SHOWN = ("R1@0.5", "R1@0.7", "mIoU", WITH_REJECTION)
 METRICS, EVALUATION = "metrics", "evaluation"  # stages of a run
@@ -34,7 +34,7 @@ BELOW = "▾"  # in tables: no better than the constant window
 
 
 class RunError(PenumbraError):
-    """A training can't start or continue, or its files are missing or damaged."""
+    """Error for a training that can't start or continue, or whose files are missing or damaged."""
 
 
 # -- folders of checkpoints --------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def last_epoch(folder: Path) -> int:
 
 
 def best_checkpoint(folder: Path) -> dict[str, str]:
-    """Return name and SHA-256 of the weights that a run is used with: of the best epoch, or of the last one."""
+    """Return name and SHA-256 of the weights that predictions use: of the best epoch, or else of the last epoch."""
     name = (_read_json(folder / "best.json") or _read_json(folder / "last.json")).get("tensors", "")
     try:
         with (folder / name).open("rb") as file:
@@ -85,11 +85,11 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """A training.
+    """A training run.
 
-    Without `finished` it has no `metrics` yet: it is running, or was killed after `epoch` of `epochs`. `settings` are
-    those of its manifest, `artifacts` its metrics and what was predicted, `negatives` PROVIDERS/KEY or '', `figures`
-    its metrics over all queries by split in percent (none if they are `damaged`), and `size` the bytes of its
+    A run without `finished` has no `metrics` yet: it is running, or was killed after `epoch` of `epochs`. `settings`
+    are those of its manifest, `artifacts` its metrics and everything predicted with it, `negatives` PROVIDERS/KEY or
+    '', `figures` its metrics over all queries by split in percent (none if `damaged`), and `size` the bytes of its
     checkpoints and artifacts. `below` are the splits in which it is no better than the constant window.
     """
 
@@ -124,7 +124,7 @@ class Run:
         return sum(self.files().values())
 
     def row(self) -> dict[str, Any]:
-        """Return `COLUMNS`, and each metric as `SPLIT METRIC`."""
+        """Return the values of `COLUMNS`, and each metric under the name `SPLIT METRIC`."""
         own = {"dataset": self.metrics.dataset, "key": self.metrics.key}
         figures = {f"{split} {name}": it for split, row in self.figures.items() for name, it in row.items()}
         return {name: own.get(name) or getattr(self, name) for name in COLUMNS} | figures
@@ -137,15 +137,15 @@ class Run:
 
 
 def all_runs(dataset: str | None = None) -> Iterator[Run]:
-    """Yield the trainings of one data set or of all: the finished ones, oldest first, then the others."""
+    """Yield the runs of one data set or of all: finished runs, oldest first, then the others."""
     store = Store()
     fills = {manifest.key: manifest.parameters for manifest in store.find(dataset, "fills")}
-    providers = dict[str, str]()  # of negatives, or where their whole sentences are from, by their key
+    providers = dict[str, str]()  # providers, or sources of whole sentences, by the key of negatives
     for manifest in store.find(dataset, "negatives"):
         names = [fills.get(it.key, {}).get("provider", "") for it in manifest.parents if it.stage == "fills"]
         names.append(manifest.parameters.get("source", ""))
         providers[manifest.key] = "+".join(dict.fromkeys(filter(None, names)))
-    finished, later = store.find(dataset, METRICS), defaultdict[str, list[Artifact]](list)  # by the run's key
+    finished, later = store.find(dataset, METRICS), defaultdict[str, list[Artifact]](list)  # later: by run key
     for stage in ("calibration", "predictions", "existence", EVALUATION):
         for manifest in store.find(dataset, stage):
             for parent in manifest.parents:
@@ -190,7 +190,7 @@ def _name(settings: dict[str, Any], metrics: Artifact) -> str:
 
 
 def over_all(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return the metrics over all queries of each split, of rows of `evaluation`."""
+    """Return the metrics over all queries of each split, from rows of `evaluation`."""
     figures = defaultdict[str, dict[str, float]](dict)
     for row in rows:
         if row["subset"] == ALL:
@@ -206,13 +206,13 @@ def below_constant(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def below_in_words(run: str, splits: Iterable[str]) -> str:
-    """Return that a run is no better than a constant window in some splits; '' if there is none."""
+    """Return a sentence with the splits in which a run is no better than a constant window; '' if there are none."""
     named, higher = ", ".join(splits), "is no higher than that of one constant window for all queries"
     return f"{run}: {JUDGED_BY} on {named} {higher}" if named else ""
 
 
 def found_run(name: str, dataset: str | None = None) -> Run:
-    """Return the training of this name, model, key, or key's first digits; else raise `ArtifactError` naming all."""
+    """Return the run of this name, model, key, or key's first digits; raise `ArtifactError` unless one matches."""
     runs, store = list(all_runs(dataset)), Store()
     pinned = [pin.artifact.key for pin in store.pins(dataset, METRICS) if pin.name == name.rpartition("@")[2]]
     name = pinned[0] if len(pinned) == 1 else name
@@ -227,11 +227,11 @@ def found_run(name: str, dataset: str | None = None) -> Run:
 
 
 def remove(run: Run, dry_run: bool = False) -> None:
-    """Remove a training and what was predicted with it; raise `ArtifactError` if it is pinned, in use, or a parent."""
+    """Remove a run and all predictions made with it; raise `ArtifactError` if it is pinned, in use, or a parent."""
     store = Store()
 
     def refuse(holder: str) -> None:
-        raise ArtifactError(f"{run.run} is being trained by {holder}: end that first")
+        raise ArtifactError(f"{run.run} is being trained by {holder}: stop that process first")
 
     with store.lease(run.metrics, refuse):
         check_unpinned(store.pins(), run.artifacts)

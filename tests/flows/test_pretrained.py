@@ -163,7 +163,7 @@ def test_a_file_of_another_digest_is_not_kept(here: Path, monkeypatch: pytest.Mo
 
 def test_features_that_are_not_computed_here_are_named(here: Path) -> None:
     file = checkpoint(here / "slowfast.ckpt", official_weights(video=2304 + 512))
-    with pytest.raises(RunError, match=r"width 2816 of a video .* SlowFast .* training\.start_from"):
+    with pytest.raises(RunError, match=r"widths 2816 \(video\) .* SlowFast .* training\.start_from"):
         Grounder.pretrained(str(file), TINY)
 
 
@@ -220,7 +220,7 @@ def test_what_a_proxy_answers_is_not_remembered(here: Path, monkeypatch: pytest.
     files = {"/a": b"<html>log in</html>"}
     with served(files) as (address, _):
         monkeypatch.setitem(pretrained.PUBLISHED, "mine", f"{address}/a")
-        with pytest.raises(RunError, match=r"/a answers something else than a checkpoint: .* copy it to .*mine\.ckpt"):
+        with pytest.raises(RunError, match=r"/a returned no checkpoint: .* copy it to .*mine\.ckpt"):
             Grounder.pretrained("mine", TINY)
         assert not list((here / "runs" / "pretrained").iterdir())
         files["/a"] = checkpoint(here / "a.ckpt", official_weights()).read_bytes()

@@ -1,7 +1,7 @@
 """Features and queries in memory, as training reads them: rows of the features, windows, clips and saliency.
 
 The rules are those of the published loaders: a window is truncated to clips, at least one; spans are fractions of all
-clips and not clamped; QVHighlights' clips carry the sum of three annotators' scores, other data 1 inside the moment.
+clips and not clamped; a clip's score is the sum of three annotators' in QVHighlights, otherwise 1 inside the moment.
 """
 
 from collections import Counter
@@ -30,8 +30,8 @@ LEVELS = 3
 class Features:
     """Rows of many videos or texts in one tensor: rows `offsets[i]` to `offsets[i + 1]` belong to the i-th one.
 
-    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `encoders` are the channels of
-    each encoder, whose part of a row is divided by its norm plus 1e-5 when it is gathered: so features stay in half
+    `index` maps a vid or text to i; `clip_length` is in seconds, 0 for texts. `encoders` are the numbers of channels of
+    the encoders; `gather` divides each encoder's part of a row by its norm plus 1e-5, so that `values` can stay in half
     precision. `patches` of the videos are loaded for VDI's motion only.
     """
 
@@ -54,7 +54,7 @@ class Features:
 
     @cached_property
     def host_lengths(self) -> np.ndarray:
-        """Number of rows of each video or text [n]: a batch's longest is known without waiting for the device."""
+        """Number of rows of each video or text [n], on the CPU, so that `longest` does not wait for the device."""
         return self.offsets.diff().numpy()
 
     @property
@@ -71,7 +71,7 @@ class Features:
         return min(longest + -longest % multiple, int(self.host_lengths.max()))
 
     def gather(self, items: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        """Return items [...] as [..., longest, channels] with zeros for padding, and their mask [..., longest]."""
+        """Return the rows of items [...] as [..., longest, channels], zero for padding, and a mask [..., longest]."""
         place = torch.arange(longest, device=items.device)
         mask = place < self.lengths[items][..., None]
         rows = self.values[torch.where(mask, self.starts[items][..., None] + place, 0)]
@@ -83,7 +83,7 @@ class Features:
 
     @cached_property
     def unusable(self) -> set[str]:
-        """The names of videos or texts that hold a NaN or an infinity, or no row."""
+        """The names of videos or texts that contain a NaN or an infinity, or have no rows."""
         bad_rows = ~torch.isfinite(self.values.sum(1, dtype=torch.float32))
         before = torch.cat((torch.zeros(1, dtype=torch.long), bad_rows.long().cumsum(0)))
         bad = (before[self.offsets[1:]] > before[self.offsets[:-1]]) | (self.lengths == 0)
@@ -91,7 +91,7 @@ class Features:
 
 
 class VideoPatches(NamedTuple):
-    """Frames of many videos: `states` [patches, width] in bytes, their scale, and the frame's own vector."""
+    """Frames of many videos: `states` [patches, width] as bytes, the scale of the bytes, and the frame's vector."""
 
     states: Features
     scale: Features
@@ -135,8 +135,8 @@ def load_features(artifact: Artifact) -> Features:
     table = read_features(artifact)
     if not len(table):
         raise FeatureError(
-            f"{artifact.path} holds no features: penumbra artifacts show {artifact.dataset}/{artifact.stage} says why; "
-            f"mend that, and then penumbra run extract-features {artifact.dataset}"
+            f"{artifact.path} has no features. penumbra artifacts show {artifact.dataset}/{artifact.stage} says why; "
+            f"fix the cause and run: penumbra run extract-features {artifact.dataset}"
         )
     offsets = torch.from_numpy(table.offsets)
     return Features(torch.from_numpy(table.values), offsets, table.index, table.clip_length)
@@ -150,7 +150,7 @@ def features_of(names: Sequence[str], rows: Sequence[np.ndarray], clip_length: f
 
 
 def normalised(features: Features, longest: int | None) -> Features:
-    """Return the first `longest` rows of each item, to be divided by their norms as the published loaders do."""
+    """Return the first `longest` rows of each item, which `gather` normalises as the published loaders do."""
     features = replace(features, encoders=(features.channels,))
     if longest is None:
         return features
@@ -166,7 +166,7 @@ def joined(sources: Sequence[Features]) -> Features:
     if len(sources) == 1:
         return sources[0]
     if len({source.clip_length for source in sources}) > 1:
-        raise FeatureError(f"features of clips of {sorted({s.clip_length for s in sources})} s can't be put together")
+        raise FeatureError(f"features of clips of {sorted({s.clip_length for s in sources})} s can't be joined")
     names = [name for name in sources[0].index if all(name in source.index for source in sources)]
     rows = [torch.tensor([source.index[name] for name in names], dtype=torch.long) for source in sources]
     lengths = torch.stack([s.lengths[r] for s, r in zip(sources, rows, strict=True)]).amin(0)
@@ -177,7 +177,7 @@ def joined(sources: Sequence[Features]) -> Features:
 
 
 def together(first: Features, second: Features) -> Features:
-    """Return the texts of two sources of the same encoder; a text that both have is the first's."""
+    """Return the texts of two sources of the same encoder; texts in both are taken from the first."""
     before = len(first.offsets) - 1
     return replace(
         first,
@@ -188,7 +188,7 @@ def together(first: Features, second: Features) -> Features:
 
 
 def _rows(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the numbers of `lengths` rows from each of `starts`, one after the other."""
+    """Return the row numbers start, …, start + length - 1 of all items, concatenated."""
     offsets = _offsets(lengths)
     return torch.arange(int(offsets[-1])) + (starts - offsets[:-1]).repeat_interleave(lengths)
 
@@ -207,32 +207,32 @@ class Examples:
     rows: tuple[Mapping[str, Any], ...]  # of the table `annotations`
     videos: Features
     texts: Features
-    video: Tensor  # [N], items of the features
-    text: Tensor  # [N]
-    hard: Tensor  # [3, N], those of the hard negatives; of the query's own text where it has none
-    hard_present: Tensor  # [3, N]
+    video: Tensor  # [N], index in `videos`
+    text: Tensor  # [N], index in `texts`
+    hard: Tensor  # [3, N], index of the hard negatives in `texts`; that of the query where a negative is missing
+    hard_present: Tensor  # [3, N], False where a hard negative is missing
     windows: Tensor  # [N, W, 2] in seconds
     window_count: Tensor  # [N]
     duration: Tensor  # [N] in seconds
-    clips: Features  # of each query's clips, their score and whether they are relevant
+    clips: Features  # score and relevance of the clips, by query
     extremes: Tensor  # [N, 2], relevant clips of the highest and the lowest score; -1 where clips have no scores
-    in_video: tuple[list[int], ...]  # [N], the texts of other moments of the same video
+    in_video: tuple[list[int], ...]  # [N], texts of other moments of the same video
     parts: tuple[tuple[str, str], ...] = ()  # static and dynamic query, or the query twice; () if the model reads none
     rejected: tuple[dict[str, str], ...] = ()  # queries that can't be used, with their reasons
-    notes: Counter[str] = field(default_factory=Counter)  # what queries lack
+    notes: Counter[str] = field(default_factory=Counter)  # numbers of queries with missing inputs
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @cached_property
     def pairs(self) -> set[tuple[int, int]]:
-        """The video and the text of each query: one of another query may be true of the video, too."""
+        """The pairs (video, text) of all queries, from which `false_texts` knows the true texts of each video."""
         return set(zip(self.video.tolist(), self.text.tolist(), strict=True))
 
     def false_texts(self, rows: np.ndarray, following: np.ndarray | None, hard_present: Tensor) -> Tensor:
-        """Return which texts [texts, n] are false of the videos of rows [n]: those of other rows, and hard negatives.
+        """Return a mask [texts, n] of texts that are false of the videos of rows [n].
 
-        A sentence of another row is left out if the video has it, too; hard_present [levels, n].
+        They are those of the `following` rows, unless the video has the same query, and `hard_present` [levels, n].
         """
         if following is None:
             return hard_present
@@ -250,9 +250,9 @@ def clip_range(start: float, end: float, clips: int, clip_length: float) -> tupl
 class Loaded:
     """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level.
 
-    `in_video` gives the texts of a query's negatives in its own video, which only training queries have, `parts` its
-    static and dynamic query; None if the model does not read them. `judging` gives the false sentences of a query
-    in an evaluation, by their kind.
+    By qid, `in_video` has the texts of other moments of the query's video (training queries only), and `parts` the
+    static and dynamic query; both are None if the model does not read them. `judging` has the false sentences for
+    evaluations, by kind.
     """
 
     videos: Features
@@ -303,7 +303,7 @@ class Loaded:
             text=text,
             hard=torch.where(levels < 0, text, levels),
             hard_present=levels >= 0,
-            windows=pad_sequence([NO_WINDOW, *windows], batch_first=True)[1:],  # room for one in any case
+            windows=pad_sequence([NO_WINDOW, *windows], batch_first=True)[1:],  # at least one column
             window_count=torch.tensor([len(it) for it in windows], dtype=torch.long),
             duration=torch.tensor([row["duration"] for row in good], dtype=torch.float64),
             clips=Features(torch.from_numpy(np.concatenate([NO_CLIPS, *(it for it, _ in clips)])), _offsets(lengths)),
@@ -334,7 +334,7 @@ def _clips(row: Mapping[str, Any], clips: int, clip_length: float) -> tuple[np.n
         firsts = np.minimum((places * ratio + 1e-9).astype(int), clips - 1)
         ends = np.ceil((places + 1) * ratio - 1e-9).astype(int)
         sums = np.array([sum(clip["scores"]) for clip in judged])
-        order = np.argsort(sums)  # unstable as in the published loader, whose ties it decides
+        order = np.argsort(sums)  # unstable, to break ties as the published loader does
         for first, end, score in zip(firsts, ends, sums, strict=True):
             values[first:end] = score, 1
         return values, (int(firsts[order[-1]]), int(firsts[order[0]]))

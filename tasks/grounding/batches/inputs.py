@@ -1,4 +1,4 @@
-"""The artifacts that a training reads, and their content in memory: features, queries, negatives."""
+"""Find the artifacts that a training reads, and load their features, queries and negatives into memory."""
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -24,16 +24,16 @@ class Sources:
     in_video_negatives: Artifact | None = None
     visual_dynamic_queries: Artifact | None = None
     patch_features: Artifact | None = None
-    tags: Artifact | None = None  # visual_dynamic_queries are made of them; no parent of a training
+    tags: Artifact | None = None  # from which visual_dynamic_queries are made; no parent of a training
     judging: tuple[Artifact, ...] = ()  # false sentences of an evaluation; no parents of a training
     judging_texts: Artifact | None = None  # features of those false sentences that are no queries
 
     def __post_init__(self) -> None:
-        """Raise `ArtifactError` if the negatives are for judging alone."""
+        """Raise `ArtifactError` if the negatives are for evaluations only."""
         if self.negatives and self.negatives.stage != "negatives":
             raise ArtifactError(
-                f"{self.negatives.path} is for judging alone, no training reads it: penumbra run build-negatives "
-                f"{self.negatives.dataset} makes negatives of training queries"
+                f"{self.negatives.path} is for evaluations only: make negatives of training queries with penumbra run "
+                f"build-negatives {self.negatives.dataset}"
             )
 
     @property
@@ -45,7 +45,7 @@ class Sources:
         )
 
     def read_by(self, model: ModelConfig) -> "Sources":
-        """Return the artifacts that the training of a model reads."""
+        """Return only the artifacts that the training of a model reads."""
         optional = {"negatives", "in_video_negatives", "visual_dynamic_queries", "patch_features"}
         left_out: dict[str, Any] = dict.fromkeys(optional - model.reads)
         return replace(self, **left_out)
@@ -54,7 +54,7 @@ class Sources:
 def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
     """Return the artifacts that `inputs` names by key or encoder, by the fields of `Sources`.
 
-    Raises `ArtifactError` naming the key that is not there, `FeatureError` an encoder.
+    Raise `ArtifactError` for an unknown key, and `FeatureError` for an unknown encoder.
     """
     store, dataset = Store(), annotations.dataset
 
@@ -78,9 +78,9 @@ def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
 
 
 def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
-    """Return what a training with these settings reads: what `inputs` names, otherwise the newest of the data set.
+    """Return the artifacts that a training reads: those that `inputs` names, otherwise the newest of the data set.
 
-    Raises `ArtifactError` naming the stage that has not run, and what `named_sources` raises.
+    Raise `ArtifactError` naming a stage that has not run; for other errors see `named_sources`.
     """
     store, dataset, model = Store(), annotations.dataset, settings.model
     found, encoder = named_sources(annotations, settings.inputs), model.frames_of
@@ -102,16 +102,16 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
 
 
 def newest_made_of(parent: Artifact, stage: str) -> Artifact | None:
-    """Return the newest artifact of a stage that was made of another one, if there is any."""
+    """Return the newest artifact of a stage that has this parent, if there is any."""
     store = Store()
     for manifest in reversed(store.find(parent.dataset, stage)):
-        if parent.key in [it.key for it in manifest.parents]:  # whose root is where they were made
+        if parent.key in [it.key for it in manifest.parents]:  # keys, because a parent's root may have moved since
             return store.reference(manifest)
     return None
 
 
 def judging_negatives(annotations: Artifact) -> tuple[Artifact, ...]:
-    """Return the newest false sentences of each origin (providers and splits, or kind) to judge these queries by."""
+    """Return the newest false sentences of these queries, for each origin (providers and splits, or kind)."""
     store, newest = Store(), dict[str, Artifact]()
     for manifest in store.find(annotations.dataset, "judging_negatives"):
         parents = {parent.key: parent for parent in manifest.parents}
@@ -126,7 +126,7 @@ def judging_negatives(annotations: Artifact) -> tuple[Artifact, ...]:
 def newest_of_encoder(dataset: str, stage: str, encoder: str) -> Artifact | None:
     """Return the newest features of an encoder, if there are any."""
 
-    def encoder_of(made: dict[str, Any]) -> str:  # as the column `encoder` names it
+    def encoder_of(made: dict[str, Any]) -> str:  # the value of the column `encoder`
         return str(made.get("encoder") or "+".join(source["name"] for source in made.get("imported", [])))
 
     several = [it for it in Store().find(dataset, stage) if encoder_of(it.parameters) == encoder]
@@ -135,7 +135,7 @@ def newest_of_encoder(dataset: str, stage: str, encoder: str) -> Artifact | None
 
 
 def load(sources: Sources, inputs: Inputs) -> Loaded:
-    """Read all sources; features are normalised and cut as the published loaders do."""
+    """Load all sources; features are normalised and cut as in the published loaders."""
     store = Store()
     videos = joined([normalised(load_features(artifact), inputs.longest_video) for artifact in sources.video_features])
     if sources.patch_features is not None:

@@ -79,8 +79,7 @@ def false_sentences(rows: Sequence[Row], loaded: Loaded, notes: Counter[str]) ->
     """Yield the false sentences with features for the video of each row of `annotations`.
 
     A sentence of another video is drawn from `rows`, or else from their split. A near real sentence comes from the
-    split. Sentences that may be true of another moment of the video are skipped and counted in `notes`. The choice
-    does not depend on the run.
+    split. Sentences that may be true of another moment are left out (`notes`). The choice does not depend on the run.
     """
     splits = {row["split"] for row in rows}
     of_split = [row for row in loaded.rows if row["split"] in splits and row["vid"] in loaded.videos.index]
@@ -203,8 +202,7 @@ class Calibration(RunStage):
 
         notes, name, key = Counter[str](), run_name(self.run[1], self.metrics.key), self.metrics.key
         rows = drawn(split_rows(self.loaded, self.run[1])[1], MOST_QUERIES)
-        sentences = [VideoSentence(TRUE, row, row["query"]) for row in rows]
-        sentences += false_sentences(rows, self.loaded, notes)
+        sentences = [*(VideoSentence(TRUE, it, it["query"]) for it in rows), *false_sentences(rows, self.loaded, notes)]
         by_qid = {f"{number} {it.row['qid']}": it for number, it in enumerate(sentences)}
         found, rejected, _ = self.predict([{**it.row, "qid": qid, "query": it.sentence} for qid, it in by_qid.items()])
         kinds, table = [by_qid[one.qid].kind for one in found], dict[str, float]()

@@ -1,9 +1,9 @@
-"""Stage `evaluation`: every figure of a run by split and composition type, and of two baselines; comparison of runs.
+"""Stage `evaluation`: the figures of a run and of two baselines, by split and composition type; comparison of runs.
 
-| subset | what is predicted for each query of a split |
+| subset of a baseline | windows that it predicts for each query of a split |
 | --- | --- |
 | constant window | the window with the highest mean IoU over the training queries, the same for every query |
-| another query | what the model predicts for a query of another video |
+| another query | the windows that the model predicts for a query of another video |
 """
 
 import json
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 STAGE = "evaluation"
 OTHER_QUERY = "another query"
 COUNTS = ("queries", rejection.SENTENCES)  # figures that are numbers of queries and of false sentences
-STEPS = 40  # of the grid of constant windows
+STEPS = 40  # steps of the grid of constant windows
 BLOCK = 1024  # queries compared with the grid at once
 RESAMPLES = 10_000
 Rows = list[dict[str, Any]]
@@ -58,7 +58,7 @@ Lines = tuple[Sequence[str], list[tuple[str, ...]]]  # a table: header and lines
 
 @dataclass(frozen=True)
 class Evaluation(RunStage):
-    """Every figure of a run."""
+    """All figures of a run and of the baselines."""
 
     name = STAGE
     version = 5
@@ -70,7 +70,7 @@ class Evaluation(RunStage):
     def parameters(self) -> dict[str, Any]:
         return {"metrics": {name: metric.version for name, metric in all_metrics().items()}}
 
-    determines = parameters  # another metric makes another evaluation
+    determines = parameters  # a new metric changes the key
 
     def part(self, piece: int) -> Part:
         store, calibrator = Store(), rejection.calibrator_of_predictions(self.predictions)
@@ -109,7 +109,7 @@ class Evaluation(RunStage):
 
 
 def evaluate(metrics: Artifact, predictions: Artifact, existence: Artifact, sources: Sources) -> Artifact:
-    """Evaluate a run's predictions, and what it says of false sentences."""
+    """Evaluate a run's predictions and its existence of false sentences."""
     evaluation = run(Evaluation(metrics, sources, predictions, existence))
     if not is_planned():
         rows = Store().table(evaluation).to_pylist()
@@ -120,15 +120,15 @@ def evaluate(metrics: Artifact, predictions: Artifact, existence: Artifact, sour
 
 @lru_cache(maxsize=2)
 def constant_window_of(annotations: Artifact, end: float | None) -> "Callable[[float], dict[str, float]] | None":
-    """Return the constant window of a data set, which is fitted once in a process."""
+    """Return the constant window of a data set; cached in the process."""
     return constant_window([row for row in Store().rows(annotations) if row["split"] == "train"], end)
 
 
 def constant_window(queries: Sequence[Row], end: float | None) -> "Callable[[float], dict[str, float]] | None":
-    """Return the best window for training queries, rows of `annotations`, as a function of a video's duration.
+    """Return the best constant window for training queries, as a function of a video's duration.
 
-    It has the highest mean IoU of a grid of windows in shares of the duration and in seconds. True windows are cut at
-    `end` seconds (see `Ranking.truth_ends`). None if no query has a window.
+    It has the highest mean IoU among grids of windows in shares of the duration and in seconds. True windows are cut
+    at `end` seconds (see `Ranking.truth_ends`). Return None if no query has a window.
     """
     known = {row["qid"]: row for row in queries if row["windows"]}
     windows = align({qid: [[0.0, 0.0, 0.0]] for qid in known}, {qid: row["windows"] for qid, row in known.items()})
@@ -149,17 +149,17 @@ def constant_window(queries: Sequence[Row], end: float | None) -> "Callable[[flo
         best = max(best, (float(sums.max()), relative, candidates[sums.argmax()]), key=lambda it: it[0])
     _, relative, window = best
 
-    def of(duration: float) -> dict[str, float]:
+    def window_of(duration: float) -> dict[str, float]:
         start, stop = np.minimum(window * (duration if relative else 1.0), duration).tolist()
         return {"start": start, "end": stop, "score": 1.0}
 
-    return of
+    return window_of
 
 
 def figures_of_split(split: Split, baseline: str = "") -> Iterator[Figure]:
     """Yield the figures of a split, over all its queries and over those of each composition type.
 
-    A baseline has one subset, which is its name, and only figures by type, which need no saliency.
+    A baseline has one subset, named after it, and only metrics that are `by_type`, because the others need saliency.
     """
     qids = split.windows.qids
     if not qids:
@@ -179,7 +179,7 @@ def figures_of_split(split: Split, baseline: str = "") -> Iterator[Figure]:
 
 
 def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Split:
-    """Return the split that metrics are computed of: predictions of queries whose true windows are known.
+    """Return the predictions of queries whose true windows are known, as a split for metrics.
 
     True windows are cut at `end` seconds; see `Ranking.truth_ends`.
     """
@@ -198,11 +198,11 @@ def judged_splits(predictions: Artifact) -> Iterator[tuple[str, Split]]:
         yield name, judged_split(rows, annotations, manifest.parameters["ranking"].get("truth_ends"))
 
 
-# -- tables for people -------------------------------------------------------------------------------------------------
+# -- printed tables ----------------------------------------------------------------------------------------------------
 
 
 def tables_of(rows: Rows) -> Iterator[Lines]:
-    """Yield the tables for people of rows of `evaluation`: results, false sentences, and the family's own figures."""
+    """Yield the printed tables of rows of `evaluation`: results, false sentences, and the family's own figures."""
     values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
     known = {metric for _, _, metric in values}
     shown = [name for metric in all_metrics().values() for name in metric.shown if name in known]
@@ -240,7 +240,7 @@ class Difference:
     videos: int
 
     def cells(self) -> tuple[str, str, str]:
-        """Return difference, interval and `p` for people; the resamples can't distinguish a smaller `p` from 0."""
+        """Return difference, interval and `p` as text; the resamples can't resolve a `p` below 0.001."""
         if self.videos < FEWEST_VIDEOS:
             return f"{self.mean:+.2f}", "–", "–"
         p = "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
@@ -248,7 +248,7 @@ class Difference:
 
 
 def too_few(videos: Mapping[str, int]) -> str:
-    """Return why splits of so few videos have no interval and no `p`, or ''."""
+    """Return which splits have too few videos for an interval and `p`, and why; '' if there are none."""
     few = [f"{split} has {counted(count, 'video')}" for split, count in videos.items() if count < FEWEST_VIDEOS]
     why = f"with fewer than {FEWEST_VIDEOS} videos resampling can't tell a difference from chance"
     return f"{', '.join(few)}: {why}" if few else ""
@@ -284,8 +284,8 @@ def predictions_of(metrics: Artifact) -> Artifact:
 def scores_by_split(predictions: Artifact) -> "dict[str, pd.DataFrame]":
     """Return the scores in percent of each split's queries (rows: qid and vid, in the order of their ids) by metric.
 
-    `attrs["asked"]` is the digest of the false sentences that some of the scores are about, which are NaN for queries
-    without one: pandas copies `attrs` with each column.
+    Scores about false sentences are NaN for queries without one. `attrs["asked"]` is the digest of a split's false
+    sentences; pandas copies `attrs` to each column.
     """
     import pandas as pd
 
@@ -306,7 +306,7 @@ def scores_by_split(predictions: Artifact) -> "dict[str, pd.DataFrame]":
 def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
     """Return (split, metric, second minus first in percent) for every split that both runs predicted.
 
-    Scores about false sentences are compared if both runs were asked the same ones. Raise `EvaluationError` if the runs
+    Scores about false sentences are compared if these are the same for both runs. Raise `EvaluationError` if the runs
     predicted different queries of a split.
     """
     one, other = (scores_by_split(predictions_of(chosen_run(dataset, run))) for run in (first, second))

@@ -1,19 +1,19 @@
-"""Stage `existence`: a run's existence of sentences that are false of a video, and how well it rejects them.
+"""Stage `existence`: the existence that a run predicts for false sentences, and metrics of their rejection.
 
 | subset | metric, in percent | what it is |
 | --- | --- | --- |
 | a kind of false sentences | AUROC | how often a true sentence has a higher existence than a false one |
-| | AUROC of the text alone | the same of a classifier that sees no video |
-| | rejected | false sentences below the threshold that was chosen on validation |
-| near real | group score | pairs where each sentence is better in its own video, and each video with its own sentence |
-| all | rejection accuracy | decisions that are right, true and false sentences alike, and the kinds of false ones |
+| | AUROC of the text alone | the AUROC of a classifier that reads no video |
+| | rejected | false sentences below the threshold, which is chosen on validation |
+| near real | group score | pairs in which both sentences fit their own video better, and both videos their sentence |
+| all | rejection accuracy | correct decisions, with equal weights of true and false sentences, and of the kinds |
 | | R1@0.5 with rejection | the same, but a true sentence must also be found at an IoU of 0.5 |
 | | calibration error | expected calibration error of existence, in ten bins (Guo et al., 2017) |
 
-The group score is Winoground's (Thrush et al., CVPR 2022): a model that never looks at the video can't have any. Each
-figure but the text's is the mean of a score of each query, so that videos are resampled as for all other figures. An
-AUROC has one score for each query from the placement values of true and false sentences (DeLong et al., 1988);
-a calibration error has the signed errors of its bins.
+The group score is Winoground's (Thrush et al., CVPR 2022) and is 0 for a model that ignores the video. Every figure
+except the AUROC of the text is a mean of scores per query, so that videos can be resampled as for all other figures.
+The AUROC's score of a query comes from the placement values of its true and false sentence (DeLong et al., 1988), the
+calibration error's from the signed errors of the bins.
 """
 
 from collections import Counter, defaultdict
@@ -49,8 +49,8 @@ OF_TEXT, REJECTED, GROUP, SENTENCES = "AUROC of the text alone", "rejected", "gr
 ACCURACY, ERROR = "rejection accuracy", "calibration error"
 OF_KINDS = (SENTENCES, AREA, OF_TEXT, REJECTED, GROUP)
 OF_ALL = ("R1@0.5", WITH_REJECTION, ACCURACY, ERROR)
-BINS = 10  # of existence
-STEPS = 50  # of a curve
+BINS = 10  # bins of existence in the calibration error
+STEPS = 50  # steps of the curve of recall against rejection
 Rows = list[dict[str, Any]]
 Scores = dict[tuple[str, str], Floats]  # [N], NaN for a query without such a sentence, by subset and metric
 
@@ -76,7 +76,7 @@ class Existence(RunStage):
         return (*super().parents, *self.sources.judging, *texts)
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of what says whether a sentence may be true of a video."""
+        """Return the digests of the data that decide whether a sentence may be true of a video."""
         return text_inputs()
 
     @cached_property
@@ -84,7 +84,7 @@ class Existence(RunStage):
         return list(dict.fromkeys(Store().table(self.predictions, ["split"])["split"].to_pylist()))
 
     def part(self, piece: str) -> Part:
-        """Ask the false sentences of a split; of a near real one's query also in the other video."""
+        """Predict the existence of a split's false sentences; for near real ones also of the query in their video."""
         known = (row for row in self.loaded.of_split([piece]) if row["vid"] in self.loaded.videos.index)
         notes = Counter[str]()
         asked = list(false_sentences(drawn(known, MOST_QUERIES), self.loaded, notes))
@@ -110,15 +110,15 @@ class Existence(RunStage):
 
 
 def calibrator_of_predictions(predictions: Artifact) -> Calibrator | None:
-    """Return what the existence of predictions was computed by, if there is such a calibration."""
+    """Return the calibrator that computed the existence of predictions, or None."""
     [calibration] = [it for it in Store().manifest(predictions).parents if it.stage == "calibration"]
     return read_calibrator(calibration)[0]
 
 
 def asked_by_split(predictions: Artifact) -> tuple[dict[str, Rows], float]:
-    """Return the false sentences by split that a run was asked after these predictions, and its threshold.
+    """Return the rows of `existence` that belong to these predictions, by split, and the threshold of the run.
 
-    There are none without a calibration.
+    Without a calibration there are no rows.
     """
     calibrator, existence = calibrator_of_predictions(predictions), newest_made_of(predictions, STAGE)
     asked = Store().rows(existence) if calibrator and existence else ()
@@ -136,12 +136,12 @@ def rows_by_split(rows: Iterable[dict[str, Any]]) -> dict[str, Rows]:
 
 
 def label(subset: str, metric: str) -> str:
-    """Return the name of a figure where there is no column for the subset."""
+    """Return the name of a figure, with its subset unless that is `all`."""
     return metric if subset == ALL else f"{metric}, {subset}"
 
 
 def scores_of(split: Split, asked: Rows, threshold: float) -> Scores:
-    """Return the score of each query of a split for each figure, which is the mean over the queries that have one.
+    """Return the scores of a split's queries for each figure; a figure is the mean over the queries with a score.
 
     `asked` are the false sentences of the split, rows of `existence`; those below `threshold` are rejected.
     """
@@ -168,7 +168,7 @@ def scores_of(split: Split, asked: Rows, threshold: float) -> Scores:
             both = (np.minimum(own, others) > np.maximum(false, exchanged)).astype(np.float64)
             known = np.isfinite(others + exchanged)
             scores[kind, GROUP][at[known]] = 100.0 * both[known]
-        weight = len(judged) / len(rows) / len(by_kind)  # all kinds together weigh as much as the true sentences
+        weight = len(judged) / len(rows) / len(by_kind)  # equal total weight of true and of false sentences
         right[at] += (false < threshold) * weight
         errors.append((at, false, np.full(len(at), weight)))
     if len(judged):
@@ -180,19 +180,19 @@ def scores_of(split: Split, asked: Rows, threshold: float) -> Scores:
 
 
 def _placement(values: Floats, others: Floats) -> Floats:
-    """Return the share of others [m] below each value [n]; equal ones count half."""
+    """Return the placement value of each value [n]: the share of others [m] below it; equal ones count half."""
     ordered = np.sort(others)
     below, upto = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
     return np.asarray((below + upto) / (2 * len(ordered)), np.float64)
 
 
-def _calibration_errors(several: Sequence[tuple[np.ndarray, Floats, Floats]], count: int) -> Floats:
-    """Return each query's share [count] in the calibration error, in percent.
+def _calibration_errors(groups: Sequence[tuple[np.ndarray, Floats, Floats]], count: int) -> Floats:
+    """Return each query's share [count] of the calibration error, in percent.
 
-    `several` are places, existence and weights of the true sentences, and of each kind of false ones.
+    `groups` are the places, existence and weights of the true sentences, then of each kind of false sentences.
     """
-    places, existence, weights = (np.concatenate(column) for column in zip(*several, strict=True))
-    true = np.arange(len(places)) < len(several[0][0])
+    places, existence, weights = (np.concatenate(column) for column in zip(*groups, strict=True))
+    true = np.arange(len(places)) < len(groups[0][0])
     excess = 50 * weights * (true - existence)
     bins = np.minimum((existence * BINS).astype(np.int64), BINS - 1)
     signs = np.sign(np.bincount(bins, excess, BINS))
@@ -202,7 +202,7 @@ def _calibration_errors(several: Sequence[tuple[np.ndarray, Floats, Floats]], co
 
 
 def figures_of(scores: Scores) -> Iterator[tuple[str, str, float]]:
-    """Yield subset, metric and value of each figure, and how many sentences there are of each kind."""
+    """Yield subset, metric and value of each figure, and the number of sentences of each kind."""
     for (subset, metric), values in scores.items():
         yield subset, metric, float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
         if metric == AREA:
@@ -210,9 +210,9 @@ def figures_of(scores: Scores) -> Iterator[tuple[str, str, float]]:
 
 
 def text_figures(asked: Rows, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, float]]:
-    """Yield subset, metric and value of the AUROC of a classifier of each kind of sentences that sees no video.
+    """Yield subset, metric and value of the text's AUROC for each kind of false sentences.
 
-    It is the blind AUC of negatives (`penumbra.tasks.negatives.quality.figures`); `rows` are those of the queries.
+    It is the blind AUC of negatives (`penumbra.tasks.negatives.quality.figures`); `rows` are the queries by qid.
     """
     from penumbra.tasks.data.resampling import Resamples
     from penumbra.tasks.negatives.quality.figures import blind_auc  # only here: it imports scipy
@@ -226,7 +226,7 @@ def text_figures(asked: Rows, rows: Mapping[str, Mapping[str, Any]]) -> Iterator
 
 
 def recall_against_rejection(hits: Floats, true: Floats, false: Floats) -> list[tuple[float, float]]:
-    """Return points: % of false sentences [m] that a threshold rejects, and % of queries [n] found and not rejected."""
+    """Return the points of a curve: % of false sentences [m] rejected, and % of queries [n] found and not rejected."""
     shares = np.linspace(0, 1, STEPS + 1)
     recalls = [float((hits * (true >= threshold)).mean()) for threshold in np.quantile(false, shares)]
     return list(zip((100 * shares).tolist(), recalls, strict=True))

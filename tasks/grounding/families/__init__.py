@@ -1,4 +1,4 @@
-"""Families of models, one file a family: their configs, what they read, how they train and predict.
+"""Families of models, one file per family: configs, inputs, training and prediction.
 
 A family is a `System` whose `models` are the configs of its models. To add one, add a file here and its class to
 `SHIPPED`; another package names its family as an entry point of the group `penumbra.families` (docs/extending.md).

@@ -25,7 +25,7 @@ SALIENCY_SPAN = 0.05  # smallest extent of a chart's axis: a quarter of the loss
 class Prediction:
     """A query's windows [queries, 3] (start s, end s, score), best first, and its saliency [clips].
 
-    `evidence` [n] are the numbers that say how likely the moment exists, named by `System.evidence`.
+    `evidence` [n] are the inputs of the calibration of `existence`, named by `System.evidence`.
     """
 
     qid: str
@@ -35,7 +35,7 @@ class Prediction:
 
 
 class System(ABC, Generic[Config]):
-    """A family of models under given settings. Widths are those of the features, without endpoint channels.
+    """A family of models with the settings of a run. Widths of features exclude the temporal endpoint channels.
 
     `models` are the configs of the family's models.
     """
@@ -52,7 +52,7 @@ class System(ABC, Generic[Config]):
 
     @property
     def has_static_shapes(self) -> bool:
-        """Whether batches have so few shapes that each may be compiled for (`fast_cpu_matmul`, `GraphedStep`)."""
+        """Whether batches have few enough shapes to compile for each (`fast_cpu_matmul`, `GraphedStep`)."""
         return False
 
     @abstractmethod
@@ -65,11 +65,11 @@ class System(ABC, Generic[Config]):
 
     @abstractmethod
     def data(self, examples: Examples, device: torch.device) -> Any:
-        """Return queries on a device, ready for `objective` and `predict`; `DeviceData` or what has its methods."""
+        """Return the queries on a device, for `objective` and `predict`: an object with `DeviceData`'s methods."""
 
     @abstractmethod
     def objective(self, model: nn.Module) -> nn.Module:
-        """Return a module that maps a batch to its total loss, and to each term by its name, without gradient."""
+        """Return a module that maps a batch to the total loss, and to each loss by its name, without gradient."""
 
     @abstractmethod
     def predict(self, model: nn.Module, data: Any) -> list[Prediction]:
@@ -77,18 +77,18 @@ class System(ABC, Generic[Config]):
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """The names of `Prediction.evidence`; none if the family has no such numbers."""
+        """The names of the numbers in `Prediction.evidence`; empty if the family has none."""
         return ()
 
     def parameters(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return the optimiser's groups; `scale` is a group's share of the learning rate."""
+        """Return the parameter groups of the optimiser; `scale` is a group's factor of the learning rate."""
         return [{"params": list(trained(model)), "scale": 1.0}]
 
     def figures(self, model: nn.Module, data: Any) -> dict[str, float]:
         """Return the family's own figures over queries held out of training, for the `evaluation` table.
 
-        They say how often mean saliency inside the moment falls in SHINE's order: from the query over its hard
-        negatives to the next query of another video.
+        By default they are the shares of queries whose mean saliency inside the moment falls in SHINE's order: the
+        query, its hard negatives, the next query of another video.
         """
         examples: Examples = data.examples
         order = apart(torch.arange(len(examples)), examples.video.numpy())
@@ -107,16 +107,16 @@ class System(ABC, Generic[Config]):
 
 
 def apart(rows: Tensor, video: np.ndarray) -> Tensor:
-    """Return the rows of a batch in an order in which, if possible, no row is followed by one of the same video.
+    """Return the rows of a batch, ordered so that, if possible, no two neighbours are of the same video.
 
-    The negative of a query is the next query of the batch; that of the last query is the first one. `video` is the
+    The negative of a query is the next query of the batch, that of the last query the first one. `video` [N] is the
     video of every query.
     """
     videos = video[rows.numpy()]
     if (videos != np.roll(videos, -1)).all():
         return rows
     _, number, counts = np.unique(videos, return_inverse=True, return_counts=True)
-    by_video = np.lexsort((number, -counts[number]))  # the video with the most queries first
+    by_video = np.lexsort((number, -counts[number]))  # videos with more queries first
     places = np.concatenate((np.arange(0, len(rows), 2), np.arange(1, len(rows), 2)))
     return rows[torch.from_numpy(by_video[places.argsort()])]
 
@@ -163,8 +163,8 @@ class ExistenceConfig(Parameters):
     existence: float = Field(
         0.0,
         ge=0,
-        description="Weight of a head that tells true sentences from false ones: other videos' and, where a step "
-        "reads them, generated hard negatives. MMN and VDI count a tenth of it. 0: no head.",
+        description="Weight of the loss of a head that distinguishes true sentences from those of other videos and, if "
+        "a step reads them, generated hard negatives. MMN and VDI use a tenth of the weight. 0: no head.",
     )
 
 
@@ -174,7 +174,7 @@ class LossConfig(ExistenceConfig):
     shine: bool = Field(False, description="SHINE's generated hard negatives, and the losses that rank them.")
 
 
-HEAD = "existence head"  # the evidence of a model that has one
+HEAD = "existence head"  # name of the only evidence of a model with an existence head
 
 
 class HardNegativeModel(ModelConfig):

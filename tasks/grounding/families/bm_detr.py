@@ -18,11 +18,11 @@ from penumbra.tasks.grounding.families.base import HEAD, ExistenceConfig
 from penumbra.tasks.grounding.families.detr import ENDPOINTS, DETRConfig, DETRSystem, DeviceData, draw_pairs, outputs_of
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
-NEARLY = 1e-4  # clips; a time that is nearer to a clip's border counts as on it
+NEARLY = 1e-4  # tolerance in clips: a time that is closer to the border of a clip counts as on the border
 
 
 class BMDETRLossConfig(ExistenceConfig):
-    """Which negative queries BM-DETR's losses take, and the existence head."""
+    """The negative queries of BM-DETR's losses, and the existence head."""
 
     negatives: Literal["in_video", "generated", "both", "none"] = Field(
         "in_video", description="Queries of other moments of the video, generated hard negatives, both, or none."
@@ -37,8 +37,8 @@ class BMDETRConfig(DETRConfig):
     name: Literal["bm_detr"] = Field("bm_detr", description="Name of the model.")
     as_published: Literal["corrected", "paper", "released"] = Field(
         "corrected",
-        description="The authors' released code without its faults, or as it is; or the paper, whose decoder sees "
-        "weighted clips.",
+        description="The authors' released code with its faults corrected, or unchanged; or the paper, whose decoder "
+        "reads weighted clips.",
     )
     losses: BMDETRLossConfig = BMDETRLossConfig()
 
@@ -54,15 +54,15 @@ class BMDETRConfig(DETRConfig):
         return kinds.get(self.losses.negatives, {"in_video_negatives", "negatives"})
 
     def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
-        """See `ModelConfig.on_hard_negatives`; without them, `negatives` are other queries of the same video."""
+        """See `ModelConfig.on_hard_negatives`; False selects only other queries of the same video."""
         return {"losses": {"negatives": "both" if wanted else "in_video"}}
 
 
 def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """Return the rows of each batch of an epoch: every query once, no two of a video in a batch, sizes nearly equal.
+    """Return the rows of each batch of an epoch: each query once, each video at most once per batch, similar sizes.
 
-    Queries are ordered by video, at random, and dealt out in turn to as many batches as their number, or the video with
-    the most queries, needs. (The published code drops a drawn query whose video is in the batch already.)
+    Queries are sorted by video, in random order, and assigned to the batches in turn; there are at least as many
+    batches as queries of any video. (The published code instead drops a query whose video is already in the batch.)
     """
     if not len(video):
         return []
@@ -75,7 +75,7 @@ def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 class BackgroundData(DeviceData):
-    """Queries of BM-DETR on one device. A batch never holds two queries of one video, and a cut video ends there."""
+    """Queries of BM-DETR on one device, in batches without two queries of one video; durations end with the cut."""
 
     def __init__(self, examples: Examples, device: torch.device, settings: BaseSettings) -> None:
         clips = settings.inputs.longest_video
@@ -98,7 +98,7 @@ class BackgroundData(DeviceData):
         return distinct_videos(self.video, self.batch_size, seed, epoch)
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Any]:
-        """See `DeviceData.batch`; with temporal shifting the targets are a pair: of videos, then of shifted ones."""
+        """See `DeviceData.batch`; with temporal shifting, targets are a pair: of the videos, of the shifted videos."""
         inputs, targets = super().batch(rows)
         index = rows.to(self.device, non_blocking=True)
         inside = self.clips.gather(index, targets.video_mask.shape[1])[0][..., 1]
@@ -116,10 +116,10 @@ class BackgroundData(DeviceData):
         return both, (targets, shifted_targets)
 
     def with_negatives(self, inputs: Inputs, rows: Tensor, first: bool) -> tuple[Inputs, Tensor]:
-        """Return inputs with a negative drawn for each query, or its first, and which of them [batch] are generated.
+        """Return inputs with a random negative of each query, or its first, and a mask [batch] of generated ones.
 
-        A generated negative has no moment in the video, another query of the video has. A query without negatives gets
-        no token.
+        Generated negatives are false of the video, other queries of the video are true. Queries without negatives get
+        an empty text.
         """
         index = rows.to(self.device, non_blocking=True)
         size = self.columns["negatives"][index]
@@ -146,9 +146,9 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
         return (*names, "highest probability") if matched and HEAD not in names else names
 
     def figures(self, model: nn.Module, data: BackgroundData) -> dict[str, float]:
-        """Return the paper's Table 9: mean probability of clips in and out of the moment, without and with a negative.
+        """Return the paper's Table 9: mean probability of clips inside and outside, without and with a negative.
 
-        The means are over queries that have a negative (their first); empty without the frame matcher.
+        The means are over queries with a negative, of which the first is used; empty without the frame matcher.
         """
 
         def with_negatives(rows: Tensor) -> Inputs:
@@ -171,17 +171,17 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
         return {**dict(zip(FIGURES, means, strict=True)), "queries with a negative": float(known.sum())}
 
 
-# -- temporal shifting (section 3.4): a moment is cut out of its video and put in elsewhere ---------------------------
+# -- temporal shifting (section 3.4): a moment is cut out of its video and inserted elsewhere -------------------------
 #
-# Four things differ from the published code, on purpose. Its labels are clip numbers that are then read as seconds:
-# right at a clip length of 1 s but for the last clip, which is lost, and wrong at any other; here all clips that the
-# window touches move, and the window with them. Its moment never comes last; here every place is as likely. A moment
-# that covers the whole video makes it crash; here it stays. And it moves the temporal endpoint channels with the
-# features, so that a clip still says where it was; here they belong to the place, unless `shift_endpoints` is set.
+# Four differences from the published code are intended. It reads clip numbers as seconds, which loses the last clip
+# at a clip length of 1 s and is wrong at other lengths; here all clips that the window touches move with the window.
+# It never moves a moment to the end; here all places have the same probability. It crashes if a moment covers the
+# whole video; here such a moment stays. It moves the temporal endpoint channels with the features, so that a clip
+# keeps its old position; here the channels stay in place unless `shift_endpoints` is set.
 
 
 def touched(spans: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first and last clip [batch] that a window touches, and the window [batch, 2] in clips, cut to them.
+    """Return the first and last clip [batch] that a window touches, and the window [batch, 2] in clips, cut to these.
 
     spans [batch, 2] as (centre, width), fractions of a video of `length` [batch] clips.
     """
@@ -192,7 +192,7 @@ def touched(spans: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def moved(first: Tensor, count: Tensor, begin: Tensor, length: Tensor, places: int) -> Tensor:
-    """Return the source [batch, places] of each clip of the shifted video: `count` clips from `first` move to `begin`.
+    """Return the source [batch, places] of each clip of the shifted video: `count` clips at `first` move to `begin`.
 
     All arguments are [batch]; `length` is the number of a video's clips, and padding stays in place.
     """
@@ -207,9 +207,9 @@ def moved(first: Tensor, count: Tensor, begin: Tensor, length: Tensor, places: i
 def shift(
     inputs: Inputs, targets: Targets, extremes: Tensor, clip_length: float, options: BMDETRSettings
 ) -> tuple[Inputs, Targets]:
-    """Return the batch with its moments moved. Queries with several windows or graded clips stay as they are.
+    """Return the batch with moved moments. Queries with several windows or scored clips are not changed.
 
-    extremes [batch, 2] are -1 if clips have no grades (`Examples`).
+    extremes [batch, 2] are -1 if clips have no scores (`Examples`).
     """
     mask, length = targets.video_mask, targets.video_mask.sum(1)
     first, last, window = touched(targets.spans[:, 0], length)

@@ -1,7 +1,7 @@
-"""Moment-DETR and QD-DETR, with SHINE's losses or without, and the base classes that BM-DETR shares.
+"""Moment-DETR and QD-DETR, with or without SHINE's losses, and the base classes that BM-DETR shares.
 
-From top to bottom: the configs, the data set on the device, whose batches are gathered and padded without a loop over
-samples, and the system.
+From top to bottom: the configs, the data on the device, which gathers and pads batches without a loop over samples, and
+the system.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,11 +31,11 @@ from penumbra.tasks.grounding.families.base import (
     evaluating,
 )
 
-ENDPOINTS = 2  # channels of a clip in addition to its features
-BATCHES_A_GROUP = 16  # that are sorted by length together; more of them need less padding and are mixed less
-MULTIPLE = 4  # of clips and of words: batches by length, and a GPU's, then have few shapes (`System.has_static_shapes`)
-MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
-AT_ONCE = 100  # queries that are predicted together
+ENDPOINTS = 2  # temporal endpoint channels of a clip
+BATCHES_A_GROUP = 16  # batches sorted by length together; larger groups need less padding but are less random
+MULTIPLE = 4  # lengths are padded to multiples of it by length or on a GPU, for few shapes (`System.has_static_shapes`)
+MOST_WINDOWS = 5  # windows per query in a batch; of more windows, five are drawn at random for each batch
+AT_ONCE = 100  # queries per batch in prediction
 
 
 class DETRConfig(ModelConfig):
@@ -47,7 +47,7 @@ class DETRConfig(ModelConfig):
 
 
 class ShineDETRConfig(DETRConfig, HardNegativeModel):
-    """A DETR that SHINE's negatives can train. SHINE's released criterion trains saliency alone, no localisation."""
+    """A DETR that can be trained with SHINE's negatives. SHINE's released criterion does not train localisation."""
 
     as_published: Literal["paper", "released"] = Field(
         "paper", description="Follow the paper, or the authors' released code where it differs (docs/guides)."
@@ -94,9 +94,9 @@ def endpoint_features(mask: Tensor) -> Tensor:
 def draw_pairs(relevant: Tensor, mask: Tensor, extremes: Tensor) -> tuple[Tensor, Tensor]:
     """Return two pairs of clips for the saliency hinge: those inside [batch, 2] and those outside [batch, 2].
 
-    If clips have scores (`extremes` [batch, 2] is not -1) the first pair is the highest and the lowest relevant clip
+    If clips have scores (`extremes` [batch, 2] is not -1), the first pair is the highest and the lowest relevant clip,
     and the second a random relevant and a random irrelevant clip; otherwise both pairs are random, inside and outside.
-    A moment that covers the video has no clip outside: both sides are then the same clips, which teaches nothing.
+    If the moment covers the video, both sides are the same clips, and the hinge has no gradient.
     """
     inside, outside = relevant & mask, mask & ~relevant
     noise = torch.rand(mask.shape, device=mask.device)
@@ -110,20 +110,20 @@ def draw_pairs(relevant: Tensor, mask: Tensor, extremes: Tensor) -> tuple[Tensor
 
 
 def _two_of(flags: Tensor, noise: Tensor) -> Tensor:
-    """Return two distinct random places [batch, 2] of each row's flags; the only one twice if there is one."""
+    """Return two different random places [batch, 2] where a row's flags are True; a single place is repeated."""
     chosen = noise.masked_fill(~flags, -1.0).topk(min(2, flags.shape[1]), dim=1).indices
     first, second = chosen[:, :1], chosen[:, -1:]
     return torch.cat((first, torch.where(flags.sum(1, keepdim=True) > 1, second, first)), dim=1)
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
-    """Return the order of the training queries in an epoch, as a function of seed and epoch."""
+    """Return the random order of the training queries in an epoch, which depends only on seed and epoch."""
     generator = torch.Generator().manual_seed((seed + 1) * 1_000_003 + epoch)
     return torch.randperm(count, generator=generator)
 
 
 def length_groups(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """Return an epoch's batches, in random order, cut from groups of `BATCHES_A_GROUP` batches sorted by length."""
+    """Return the batches of an epoch in random order; groups of `BATCHES_A_GROUP` batches are sorted by length."""
     batches: list[Tensor] = []
     for group in torch.split(epoch_order(len(lengths), seed, epoch), BATCHES_A_GROUP * batch_size):
         sorted_group = group[torch.from_numpy(lengths[group.numpy()].argsort(kind="stable"))]
@@ -132,13 +132,13 @@ def length_groups(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 class DeviceData:
-    """Examples and their features on one device, in the batches that the losses of the settings read.
+    """Examples and their features on one device, and the batches for the losses of the settings.
 
-    A batch holds `hard_levels` hard negatives of each query. If these are fewer than there are, a batch draws them,
-    lower levels first. With `hard_every` n the first batch of an epoch has them, and each n-th one after it.
+    A batch holds `hard_levels` hard negatives per query, drawn at random if queries have more, lower levels first. With
+    `hard_every` n, only every n-th batch of an epoch holds them, starting with the first.
 
-    If a query's negative is the next query of its batch, both are of different videos where the batch allows it. With
-    `existence`, targets say which texts of a step are false of the video.
+    If the negative of a query is the next query of the batch, both are of different videos where possible. With
+    `existence`, the targets name the texts of a batch that are false of the video.
     """
 
     def __init__(self, examples: Examples, device: torch.device, settings: BaseSettings) -> None:
@@ -146,18 +146,18 @@ class DeviceData:
         self.batch_size, self.group_by_length = settings.training.batch_size, settings.training.group_by_length
         self.losses, self.negatives_apart = settings.model.loss_settings, settings.model.reads_batch_negatives
         self.longest = settings.ranking.longest or torch.inf  # seconds; predicted windows end here at the latest
-        self.made = 0  # batches of this epoch
+        self.made = 0  # batches made in this epoch
         self.videos, self.texts = examples.videos.to(device), examples.texts.to(device)
         self.clips = examples.clips.to(device)
         names = ("video", "text", "windows", "window_count", "extremes")
         self.columns = {name: getattr(examples, name).to(device) for name in names}
-        self.video = examples.video.numpy()  # of each query, known without waiting for the device
+        self.video = examples.video.numpy()  # of each query, on the CPU, so that no step waits for the device
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def inputs(self, rows: Tensor, hard: Tensor | None = None) -> Inputs:
-        """Return what the model reads of some rows, with the texts [levels, batch] of their hard negatives."""
+        """Return the model inputs of some rows; `hard` [levels, batch] are the texts of their hard negatives."""
         multiple = MULTIPLE if self.group_by_length or self.device.type == "cuda" else 1
         index = rows.to(self.device, non_blocking=True)
         longest = self.videos.longest(self.video[rows.numpy()], multiple)
@@ -169,14 +169,14 @@ class DeviceData:
         return Inputs(torch.cat((video.float(), endpoint_features(mask)), dim=-1), mask, text.float(), text_mask)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
-        """Return the rows of each batch of an epoch, on the CPU, as a function of both numbers."""
+        """Return the rows of each batch of an epoch, on the CPU; they depend only on seed and epoch."""
         self.made = 0
         if self.group_by_length:
             return length_groups(self.videos.host_lengths[self.video], self.batch_size, seed, epoch)
         return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
-        """Return what the model reads of some rows, and their ground truth."""
+        """Return the model inputs and the ground truth of some rows."""
         rows = apart(rows, self.video) if self.negatives_apart else rows
         index, levels = rows.to(self.device, non_blocking=True), self.losses.hard_levels
         hard, present = self.examples.hard[:, rows], self.examples.hard_present[:, rows]  # [3, batch]
@@ -196,7 +196,7 @@ class DeviceData:
         targets = Targets(spans, window_mask, scores, mask, high, low)
         if len(hard):
             targets.hard_present = present.to(self.device, non_blocking=True)
-        if self.losses.existence:  # of a batch of one no query is the next
+        if self.losses.existence:  # a batch of one has no next query
             following = np.roll(rows.numpy(), -1) if len(rows) > 1 else None
             false = self.examples.false_texts(rows.numpy(), following, present)
             targets.false = false.to(self.device, non_blocking=True)
@@ -216,7 +216,7 @@ ADETR = TypeVar("ADETR", bound=DETRConfig)
 
 
 class DETRSystem(System[ADETR]):
-    """Family of the DETR models: positives, the batch's negatives and hard negatives are encoded as one batch."""
+    """Family of the DETR models, which encode queries, negative queries and hard negatives as one batch."""
 
     models: ClassVar[tuple[type[ModelConfig], ...]] = (QDDETRConfig, MomentDETRConfig)  # the default first
     data_type: ClassVar[type[DeviceData]] = DeviceData
@@ -250,7 +250,7 @@ class DETRSystem(System[ADETR]):
         return (HEAD,) if self.config.loss_settings.existence else ("highest saliency", "best window")
 
     def predict(self, model: nn.Module, data: DeviceData) -> list[Prediction]:
-        """See `System.predict`; saliency is rounded to float16, as the published files hold it."""
+        """See `System.predict`; saliency is rounded to float16, as in the published files."""
         predictions: list[Prediction | None] = [None] * len(data)
         for rows, outputs in outputs_of(model, data, data.inputs, bf16=self.bf16):
             scores = outputs.logits[-1].float().softmax(-1)[..., 0]  # [batch, queries], of the foreground
@@ -266,7 +266,7 @@ class DETRSystem(System[ADETR]):
 
 
 def evidence_of(outputs: Outputs, lengths: Tensor) -> Tensor:
-    """Return the numbers [batch, n] that `DETRSystem.evidence` names; `lengths` [batch] are those of the videos.
+    """Return the numbers [batch, n] named by `DETRSystem.evidence`; `lengths` [batch] are the videos' clips.
 
     Scores and probabilities are log-odds, which suit a logistic regression.
     """
@@ -283,9 +283,9 @@ def evidence_of(outputs: Outputs, lengths: Tensor) -> Tensor:
 def outputs_of(
     model: nn.Module, data: DeviceData, gather: Callable[[Tensor], Inputs], *, bf16: bool = False
 ) -> Iterator[tuple[Tensor, Outputs]]:
-    """Yield rows of the data and the model's outputs in evaluation; `gather` gives the inputs of some rows.
+    """Yield rows of the data and the model's outputs for them; `gather` returns the inputs of rows.
 
-    Videos of a length share a batch, so that little is padded.
+    Videos of similar length share a batch, which reduces padding.
     """
     order = np.argsort(data.videos.host_lengths[data.video], kind="stable")
     for rows in torch.split(torch.from_numpy(order), AT_ONCE):

@@ -1,6 +1,6 @@
 """MMN (Wang et al., AAAI 2022): sentences and candidate moments of whole videos, in two common spaces.
 
-With SHINE's negatives each sentence has its own hard negatives. From top to bottom: the config, the data set,
+With SHINE's negatives each sentence has its own hard negatives. From top to bottom: the config, the data on the device,
 whose samples are videos with all their sentences, the system, and prediction.
 """
 
@@ -41,7 +41,7 @@ class MapConfig(HardNegativeModel):
     loss_options: ClassVar[type] = MMNLosses
 
     def determines(self) -> dict[str, Any]:
-        """See `ModelConfig.determines`; in earlier versions the weight of `existence` counted in full."""
+        """See `ModelConfig.determines`; earlier versions did not multiply the existence loss by `EXISTENCE`."""
         return super().determines() | ({"existence_counts": EXISTENCE} if self.losses.existence else {})
 
 
@@ -64,7 +64,7 @@ class MapData:
         self.videos, self.texts = examples.videos.to(device), examples.texts.to(device)
         self.cells = candidate_cells(self.options.clips, self.options.counts).to(device)
         duration = examples.duration.float()
-        windows = examples.windows.clamp(min=0).minimum(duration[:, None, None])  # end with the video
+        windows = examples.windows.clamp(min=0).minimum(duration[:, None, None])  # cut at the end of the video
         present = torch.arange(windows.shape[1]) < examples.window_count[:, None]
         present = present & (windows[..., 1] > windows[..., 0])  # an empty window counts as absent
         self.rows_of_texts = torch.cat((examples.text[None], examples.hard))  # [4, N], the query and its hard negatives
@@ -111,7 +111,7 @@ class MapData:
         text = self.text(self.columns["texts"][texts][:, index], words)
         items = torch.tensor(videos).to(self.device, non_blocking=True)
         clips = self.videos.gather(items, self.videos.longest(np.array(videos)))[0].float()
-        units = functional.normalize(clips, dim=-1)  # and their means, as published
+        units = functional.normalize(clips, dim=-1)  # normalised before the means over segments, as published
         segments = segment_means(units, self.videos.lengths[items], self.options.segments)
         return MapInputs(segments, *text, video_of.to(self.device, non_blocking=True)), index
 
@@ -142,11 +142,11 @@ class MMNSystem(System[AnMMN]):
         return (HEAD,) if self.config.losses.existence else ("best cell's overlap", "best cell's cosine")
 
     def predict(self, model: nn.Module, data: MapData) -> list[Prediction]:
-        """See `System.predict`; the saliency of a clip is the score of the one-clip moment that it lies in."""
+        """See `System.predict`; the saliency of a clip is the score of the one-clip moment at its position."""
         predictions: list[Prediction | None] = [None] * len(data)
         options = self.config.network_options
         order = np.argsort([data.videos.host_lengths[video] for video, _ in data.every], kind="stable")
-        for first in range(0, len(order), data.batch_size):  # videos of a length share a batch
+        for first in range(0, len(order), data.batch_size):  # videos of similar length share a batch
             videos, rows = map(list, zip(*(data.every[n] for n in order[first : first + data.batch_size]), strict=True))
             inputs, index = data.inputs(videos, rows)
             with evaluating(model, data.device, self.bf16):
@@ -166,7 +166,7 @@ class MMNSystem(System[AnMMN]):
 
 
 def evidence_of(outputs: MapOutputs, scores: Tensor) -> Tensor:
-    """Return the numbers [sentences, n] that `MMNSystem.evidence` names; scores [sentences, candidates] are fused."""
+    """Return the numbers [sentences, n] named by `MMNSystem.evidence`; scores [sentences, candidates] are fused."""
     if outputs.existence is not None:
         return outputs.existence[0][:, None]
     best = scores.argmax(1, keepdim=True)

@@ -1,6 +1,6 @@
-"""VDI: MMN on CLIP's frames, with CLIP's text encoder trained, and the two injections (`penumbra.models.vdi`).
+"""VDI: MMN on CLIP's frames, a trained CLIP text encoder, and the two injections (`penumbra.models.vdi`).
 
-Motion (`losses.spatial_dynamics`) takes `patch_features`. Prediction reads no patches.
+The motion loss (`losses.spatial_dynamics`) reads `patch_features`. Prediction reads no patches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class VDIConfig(MapConfig):
     name: Literal["vdi"] = Field("vdi", description="Name of the model.")
     clip_encoder: str = Field(
         "openai/clip-vit-base-patch32",
-        description="CLIP whose text encoder is trained, the same as that of the video features.",
+        description="CLIP whose text encoder is trained; the video features must be of the same CLIP.",
     )
     losses: VDILossConfig = VDILossConfig()
 
@@ -65,19 +65,19 @@ class ClipText(nn.Module):
         from transformers import CLIPTextModelWithProjection
 
         whole = load(Clip(encoder=encoder), on_cpu=True).model
-        config = deepcopy(whole.config.text_config)  # `load` keeps its model
+        config = deepcopy(whole.config.text_config)  # `load` caches its model
         config._attn_implementation = attention_implementation(device_of()) or "sdpa"  # eager is for CPUs
         self.model: Any = CLIPTextModelWithProjection(config)
         self.model.text_model.load_state_dict(whole.text_model.state_dict())
         self.model.text_projection.load_state_dict(whole.text_projection.state_dict())
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return features; tokens after the end token change nothing."""
+        """Return features [sentences, D]; tokens after the end token have no effect."""
         return self.model(input_ids=ids, attention_mask=mask.long()).text_embeds
 
 
 def token_ids(texts: Iterable[str], encoder: Encoder) -> Features:
-    """Return token ids of texts, with start and end token, cut to the encoder's longest."""
+    """Return the token ids of texts, with start and end token, cut to the encoder's longest text."""
     names = list(texts)
     limit = encoder.model.config.text_config.max_position_embeddings
     whole: list[list[int]] = encoder.tokenizer(names, truncation=False, verbose=False)["input_ids"]
@@ -86,7 +86,7 @@ def token_ids(texts: Iterable[str], encoder: Encoder) -> Features:
 
 
 class VDIData(MapData):
-    """Queries by video, texts as token ids; a batch has the parts of its queries, too."""
+    """Queries by video, with texts as token ids; a batch also holds the static and dynamic parts of its queries."""
 
     def __init__(self, examples: Examples, device: torch.device, settings: BaseSettings) -> None:
         super().__init__(examples, device, settings)
@@ -111,7 +111,7 @@ class VDISystem(MMNSystem[VDIConfig]):
     models = (VDIConfig,)
 
     def build(self, video_dim: int, text_dim: int) -> vdi.VDI:
-        """See `System.build`; raise `FeatureError` if the frames are not of the encoder's space."""
+        """See `System.build`; raise `FeatureError` if the frames have another width than the encoder's features."""
         encoder, text = self.config.clip_encoder, ClipText(self.config.clip_encoder)
         width = text.model.config.projection_dim
         if video_dim != width:

@@ -1,6 +1,6 @@
-"""Checkpoints of a run: a safetensors file with all tensors, and a JSON file that names it and holds the rest.
+"""Checkpoints of a run: a safetensors file with all tensors, and a JSON file with its name and the training state.
 
-The JSON file is replaced last, in one step, so that a run that is killed at any moment keeps its last checkpoint whole.
+The JSON file is replaced last, in one step, so that a run that is killed at any moment keeps its last checkpoint.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from penumbra.tasks.grounding.runs import RunError, weights_path
 
 @dataclass
 class Checkpoint:
-    """Tensors of the model (`model.…`), the optimizer (`optimiser.…`) and random states (`random.…`), and the rest."""
+    """Tensors of the model (`model.…`), the optimiser (`optimiser.…`) and random states (`random.…`); other state."""
 
     tensors: dict[str, Tensor]
     state: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How a training is shown: its curves, in the log and the Prefect UI while it runs, and in TensorBoard or W&B."""
+"""Progress of a training in the log, the Prefect UI, TensorBoard and W&B, and its curves in reports."""
 
 import os
 from collections import defaultdict
@@ -27,7 +27,7 @@ HEADLINE = ("R1@0.5", "R1@0.7", "mIoU")
 MOST_POINTS = 200  # of a line
 Row = dict[str, Any]
 Write = Callable[[int, dict[str, float]], None]  # the step, and values by SPLIT/NAME
-# rows of the `metrics` table so far, seconds of this process, and an upper bound of those to come
+# rows of the table `metrics` so far, seconds since this process started, and an upper bound of the seconds left
 Observer = Callable[[Sequence[Row], float, float], None]
 
 
@@ -35,12 +35,12 @@ Observer = Callable[[Sequence[Row], float, float], None]
 
 
 def best_of(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the best epoch's row of what epochs are chosen by, the first of equals; None if nothing was validated."""
+    """Return the row `chosen_by` of the best epoch, of equals the first; None without validation."""
     return max((row for row in rows if row["name"] == CHOSEN_BY), key=itemgetter("value"), default=None)
 
 
 def figures_in_words(metrics: Mapping[str, float]) -> str:
-    """Return the metrics that fit in a line: recall and mIoU, or the others that are known."""
+    """Return recall and mIoU, or else the other known metrics, in one line."""
     names = [name for name in HEADLINE if name in metrics] or [name for name in METRICS if name in metrics]
     return ", ".join(f"{name} {metrics[name]:.2f}" for name in names)
 
@@ -58,8 +58,8 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
 def curves_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     """Return the section of a report that shows the curves.
 
-    The metrics have a panel, what the best epoch is chosen by another, and so have the total loss and each term, whose
-    scales differ too much for one panel.
+    There is one panel for the metrics, one for the value that selects the best epoch, and one for each loss, because
+    the scales of the losses differ.
     """
     curves = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
     best, drawings = best_of(rows), list[Drawing]()
@@ -69,7 +69,7 @@ def curves_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     judged = [name for name in METRICS if (VALIDATION, name) in curves]
     if judged:
         lines = [_line(name, curves[VALIDATION, name], style) for style, name in enumerate(judged)]
-        chosen = [_line("what the best epoch is chosen by", curves[VALIDATION, CHOSEN_BY], len(lines))]
+        chosen = [_line("value that selects the best epoch", curves[VALIDATION, CHOSEN_BY], len(lines))]
         several = [_panel("%, validation queries", lines, marked), _panel(chosen[0].label, chosen, marked)]
         title = "Validation by epoch, the best one marked"
         drawings.append(panels(title, several, columns=2, height=230, legend=True))
@@ -91,11 +91,11 @@ def _panel(title: str, lines: Sequence[Line], marked: Sequence[int]) -> Panel:
     return Panel(title, lines, min(epochs), max(epochs), "epoch", marked=marked)
 
 
-# -- while it runs -----------------------------------------------------------------------------------------------------
+# -- progress of a running training ------------------------------------------------------------------------------------
 
 
 def progress_line(training: Training, history: Sequence[Row], seconds: float, left: float) -> str:
-    """Return how far a training is after an evaluation; the arguments are those of an `Observer`."""
+    """Return the progress of a training after an evaluation, in one line; for the arguments see `Observer`."""
     epoch, best = history[-1]["epoch"], best_of(history)
     newest = {row["name"]: row["value"] for row in history if row["epoch"] == epoch}
     chosen, loss = newest.get(CHOSEN_BY), newest.get("total")
@@ -109,7 +109,7 @@ def progress_line(training: Training, history: Sequence[Row], seconds: float, le
 def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Observer]:
     """Yield an observer that writes a line to the log, curves to the Prefect UI, and scalars to `training.log`.
 
-    A run that continues after a kill is written from its first epoch on: its curves have no gap and no step twice.
+    A resumed run is written again from its first epoch, so that its curves have no gaps and no duplicate steps.
     """
     with ExitStack() as stack:
         show = stack.enter_context(live_page(dataset, FLOW))

@@ -1,7 +1,7 @@
-"""The training loop: epochs, evaluation, early stopping, and checkpoints that a killed run continues from.
+"""The training loop: epochs, evaluation, early stopping, and checkpoints from which a killed run continues.
 
-A run that was killed and started again ends with the same numbers as one that was not. Several processes train
-together if `accelerate launch` or `torchrun` starts them: each takes a share of every batch.
+A run that is killed and started again gives the same numbers as an uninterrupted run. Several processes, started by
+`accelerate launch` or `torchrun`, train together: each takes a share of every batch.
 """
 
 import atexit
@@ -43,13 +43,13 @@ from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.progress import counting
 
 GRAPH_FROM = 3  # the third batch of a shape is captured as a graph
-LOOK_EVERY = 100  # steps between two checks of the losses: each waits for the device
+LOOK_EVERY = 100  # steps between two checks of the losses, because each check waits for the device
 
 
 def validation_metrics(
     predictions: list[Prediction], truth: dict[str, list[list[float]]], settings: Settings
 ) -> dict[str, float]:
-    """Return the retrieval metrics of the validation queries, and "chosen_by", which chooses the best epoch.
+    """Return the retrieval metrics of the validation queries, and "chosen_by", the value that selects the best epoch.
 
     `truth` holds the windows of the queries in seconds, by qid.
     """
@@ -62,7 +62,7 @@ def validation_metrics(
 
 
 def with_fresh_head(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights to start from, with the model's new existence head if they are of a model without one."""
+    """Return weights to start from, with the model's new existence head if `weights` have none."""
     own = {name: value for name, value in model.state_dict().items() if "existence_head." in name}
     return {**({} if own.keys() & weights.keys() else own), **weights}
 
@@ -70,8 +70,8 @@ def with_fresh_head(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str
 def keep_memory() -> None:
     """Stop glibc from returning freed memory to the system for the rest of this process.
 
-    glibc returns blocks above 32 MB and asks for them again, so that each large activation of each step is zeroed page
-    by page, which costs more than its arithmetic (70 ms against 1 ms for a ReLU over 12,000 × 1,024 numbers).
+    glibc returns blocks above 32 MB and requests them again, so that the memory of each large activation is zeroed page
+    by page, which takes longer than the arithmetic (70 ms against 1 ms for a ReLU over 12,000 × 1,024 numbers).
     """
     if library := glibc():
         mmap_max, trim_threshold, never = -4, -1, 2**31 - 1  # see malloc.h
@@ -80,7 +80,7 @@ def keep_memory() -> None:
 
 
 def return_memory() -> None:
-    """Return freed memory to the system: after `keep_memory`, unusably small pieces pile up with every epoch."""
+    """Return freed memory to the system, because after `keep_memory` small fragments accumulate with every epoch."""
     if library := glibc():
         library.malloc_trim(0)
 
@@ -97,7 +97,7 @@ def make_optimiser(groups: list[dict[str, Any]], config: Training) -> torch.opti
 
 
 class TrainingStep:
-    """One step: forward, losses, backward, clipping, optimizer; it never waits for the device."""
+    """Training step: forward, losses, backward, clipping, optimiser; it never waits for the device."""
 
     def __init__(self, objective: Any, optimiser: Any, clip_norm: float, backward: Any = torch.Tensor.backward) -> None:
         self.objective, self.optimiser, self.clip_norm, self.backward = objective, optimiser, clip_norm, backward
@@ -113,10 +113,10 @@ class TrainingStep:
 
 
 class GraphedStep:
-    """A step on a GPU, replayed as one CUDA graph from the third batch of the same shapes and learning rate on.
+    """Training step on a GPU that replays a CUDA graph from the third batch with the same shapes and learning rate.
 
-    The host takes 20 to 120 ms to launch a step's 1,600 kernels, which take 4 to 14 ms on an H200. A replay launches
-    them at once and gives the same numbers. The step must not wait for the device.
+    The host takes 20 to 120 ms to launch the 1,600 kernels of a step, which run for 4 to 14 ms on an H200. A replay
+    launches all of them at once and gives the same numbers. The step must not wait for the device.
     """
 
     def __init__(self, step: TrainingStep) -> None:
@@ -139,7 +139,7 @@ class GraphedStep:
         return {name: value.clone() for name, value in results.items()}
 
     def _captured(self, batch: Any) -> tuple[torch.cuda.CUDAGraph, list[Tensor], dict[str, Tensor]]:
-        """Return a graph of the step, the tensors that it reads its batch from, and those that have its results."""
+        """Return a graph of the step, its input tensors, and its result tensors."""
         own = [
             {name: it.clone() if isinstance(it, Tensor) else it for name, it in vars(part).items()} for part in batch
         ]
@@ -150,7 +150,7 @@ class GraphedStep:
 
 
 class Trainer:
-    """A run on this process's device; `accelerator` connects its processes, of which the main one calls `observe`."""
+    """Training on this process's device; `accelerator` connects the processes, and the main one calls `observe`."""
 
     def __init__(
         self,
@@ -187,15 +187,15 @@ class Trainer:
         self.resumed, self.started = self.epoch, time.perf_counter()
         objective, optimiser = accelerator.prepare(self.system.objective(self.model), self.optimiser)
         step = TrainingStep(objective, optimiser, config.clip_norm, accelerator.backward)
-        # several windows of a query are matched on the host
+        # several windows of a query are matched on the host, which a CUDA graph can't do
         fixed = self.system.has_static_shapes and accelerator.num_processes == 1 and training.windows.shape[1] == 1
         self.step = GraphedStep(step) if fixed and self.device.type == "cuda" else step
 
     def run(self) -> list[Row]:
-        """Train to the end; return the rows of the `metrics` table, without the run's name."""
+        """Train until the last epoch or early stopping; return the rows of the table `metrics` without `run`."""
         config = self.settings.training
         if not config.epochs:
-            self._save(improved=True)  # the weights of start_from, to predict with
+            self._save(improved=True)  # the weights of start_from
         while self.epoch < config.epochs and self.waited < config.patience:
             self.run_epoch()
         return self.history
@@ -313,7 +313,7 @@ class Trainer:
 def train(
     settings: Settings, training: Examples, validation: Examples, folder: Path, observe: Observer = lambda *_: None
 ) -> list[Row]:
-    """Train in this process, or in its share of several; return the rows of the `metrics` table without the run."""
+    """Train in this process, alone or as one of several; return the rows of the table `metrics` without `run`."""
     keep_memory()
     # a loss that is switched off leaves weights without a gradient, for which DDP would wait
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)

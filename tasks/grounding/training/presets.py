@@ -24,7 +24,7 @@ MODELS: dict[str, type[ModelConfig]] = {model.model_fields["name"].default: mode
 DEFAULT = QDDETRConfig.model_fields["name"].default
 KEY = re.compile(r"[0-9a-f]{1,16}")
 FEW, SMALL = 500, "small"  # training queries below which this preset is the default
-WITH_ANY_MODEL = {"losses.shine"}  # settings that choose no model
+WITH_ANY_MODEL = {"losses.shine"}  # settings that do not imply a certain model
 
 
 def _with_name(values: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -37,7 +37,7 @@ def _with_name(values: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 
 
 class _OneChoice:
-    """Writes all models and None as one list of choices, which the forms of both Prefect UIs can show."""
+    """JSON schema of all models and None as one list of choices, which the forms of both Prefect UIs can show."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -62,11 +62,11 @@ class Settings(BaseSettings):
         return self.model_copy(update={"training": self.training.model_copy(update={"seed": seed})})
 
     def determines(self) -> dict[str, Any]:
-        """Return the settings that enter the run's key: the model's name, and what differs from the defaults.
+        """Return the settings that enter the run's key: the model's name, and settings that differ from the defaults.
 
-        So a new parameter at its default changes no key; if a default changes, the stage's version does. Named
-        artifacts are parents of the run, and `log` changes nothing that is learned. Keys hold the names that parameters
-        had first, so that no key ever changes.
+        A new parameter therefore changes no key, and a changed default needs a new version of the stage. Named
+        artifacts are left out because they are parents of the run, and `log` because it does not affect the weights.
+        Renamed parameters keep their first name in keys.
         """
         left_out = {"training": {"log"}, "inputs": NAMED_ARTIFACTS}
         values = self.model_dump(mode="json", exclude={"model": True, **left_out}, exclude_defaults=True)
@@ -103,7 +103,7 @@ Preset = Annotated[
 
 @cache
 def presets() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the presets by name: for each group of parameters what differs from the defaults."""
+    """Return the presets by name: for each group of parameters, the values that differ from the defaults."""
     return dict(yaml.safe_load(PRESETS.read_text(encoding="utf-8")))
 
 
@@ -115,7 +115,7 @@ def preset_named(name: str | None) -> dict[str, dict[str, Any]]:
 
 
 def preset_for(dataset: Dataset, preset: str | None, model: ModelConfig | None) -> str | None:
-    """Return the preset, or `small` if there is none, no model is named, and training queries are few."""
+    """Return the preset, or `small` if no preset and no model is given and the training queries are few."""
     given = dict(flat(model.model_dump(exclude_unset=True))) if model else {}
     if preset is not None or given.keys() - WITH_ANY_MODEL or (model and model.name != DEFAULT):
         return preset
@@ -151,7 +151,7 @@ def explicitly_set(groups: Mapping[str, Parameters | None]) -> dict[str, dict[st
 
 
 def model_name(preset: str | None, model: Mapping[str, Any]) -> str:
-    """Return the name of the model that parameters or else the preset name, or the default's."""
+    """Return the name of the model in the parameters, or else in the preset, or else of the default model."""
     of_preset = presets().get(preset or "", {}).get("model", {}).get("name", DEFAULT)
     return str(model.get("name", of_preset))
 
@@ -159,8 +159,8 @@ def model_name(preset: str | None, model: Mapping[str, Any]) -> str:
 def layered(preset: str | None, *layers: Mapping[str, Mapping[str, Any]]) -> Settings:
     """Return a preset's settings, overridden by layers in their order; raise `PenumbraError` if it is unknown.
 
-    The last layer that names a model decides which. Settings of a layer for another model count if both models have
-    them, such as the width of a DETR.
+    The last layer that names a model selects the model. Settings in a layer for another model are kept if both models
+    have them, such as the width of a DETR.
     """
     every = [{group: dict(values) for group, values in layer.items()} for layer in (preset_named(preset), *layers)]
     merged = {name: values for name, values in reduce(merge, every).items() if name not in ("needs", "features")}

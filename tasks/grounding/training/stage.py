@@ -1,7 +1,7 @@
 """Stage `metrics`: a training run; its rows are the losses of every epoch and the metrics of every evaluation.
 
-The checkpoints lie in the run's folder (`PENUMBRA_RUNS`), which is named after the artifact's key: the same training is
-never done twice, and a killed one continues after its last epoch.
+The checkpoints are in the run's folder below `PENUMBRA_RUNS`, which is named after the artifact's key. The same
+training is therefore never done twice, and a killed training continues after its last epoch.
 """
 
 import os
@@ -47,7 +47,7 @@ from penumbra.tasks.grounding.training.presets import Settings, preset_named
 from penumbra.tasks.stage import Stage, logger, run, side_effect_task, work_of
 
 STAGE = "metrics"
-SECONDS = "seconds"  # of all epochs: kept in the manifest, because the same training gives the same table
+SECONDS = "seconds"  # of all epochs; in the manifest, because the table must not depend on the speed
 Rows = list[dict[str, Any]]
 
 
@@ -73,14 +73,14 @@ class TrainingRun(Stage):
     def parameters(self) -> dict[str, Any]:
         """Return all settings except the names of artifacts, which are the parents.
 
-        What `as_published` changes is spelled out, so that a run stays what it is if a later version adds to it.
+        The settings that `as_published` changes are listed, so that a later version can change more of them.
         """
         values, model = self.settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS}), self.settings.model
         values["model"]["ablation"] = {**model.published_changes, **values["model"]["ablation"]}
         return {"settings": values}
 
     def determines(self) -> dict[str, Any]:
-        """See `Settings.determines`; in earlier versions the batch's negatives could be of the same video."""
+        """See `Settings.determines`; in earlier versions the negatives of a batch could be of the same video."""
         others = {"batch_negatives": "other videos"} if self.settings.model.reads_batch_negatives else {}
         return {"settings": self.settings.determines(), **others}
 
@@ -108,10 +108,9 @@ class TrainingRun(Stage):
 
 
 def settings_for_clips(sources: Sources, settings: Settings, preset: str | None) -> Settings:
-    """Return the settings for the clip length of the features.
+    """Return the settings with the preset's `longest_video` converted to the clip length of the features.
 
-    A preset counts its longest video in clips of the length that it states, so that shorter clips need more of them.
-    A longest video that is not the preset's stays as it is.
+    A preset counts `longest_video` in clips of its own clip length. A value that differs from the preset's is kept.
     """
     stated = preset_named(preset)
     longest, seconds = stated.get("inputs", {}).get("longest_video"), stated.get("needs", {}).get("clip_length")
@@ -119,15 +118,15 @@ def settings_for_clips(sources: Sources, settings: Settings, preset: str | None)
     if not longest or not own or seconds in (own, "any") or settings.inputs.longest_video != longest:
         return settings
     clips = max(1, round(longest * seconds / own))
-    logger().info("%s cuts videos at %d clips of %g s: here %d of %g s", preset, longest, seconds, clips, own)
+    logger().info("%s cuts videos at %d clips of %g s, here %d clips of %g s", preset, longest, seconds, clips, own)
     return settings.model_copy(update={"inputs": settings.inputs.model_copy(update={"longest_video": clips})})
 
 
 def train_model(sources: Sources, settings: Settings) -> Artifact:
-    """Train a model, unless it is trained already.
+    """Train a model unless its artifact exists.
 
-    If `accelerate launch` or `torchrun` started several processes, the first one makes the artifact; the others take
-    their share of each batch and wait for it.
+    If `accelerate launch` or `torchrun` started several processes, the first process makes the artifact; the others
+    train on their share of each batch and wait for the artifact.
     """
     stage = TrainingRun(sources.read_by(settings.model), settings)
     if int(os.environ.get("RANK", "0")):
@@ -142,7 +141,7 @@ def _take_share(stage: TrainingRun) -> None:
 
 
 def load_examples(sources: Sources, settings: Settings) -> tuple[Examples, Examples]:
-    """Return the queries to train on and to validate on; those that can't be used are rejected with their reason."""
+    """Return the training and validation queries; queries that can't be used are rejected with their reasons."""
     loaded = load(sources, settings.inputs)
     _check_negatives(loaded, sources)
     training, validation = (loaded.examples_of(rows, STAGE) for rows in split_rows(loaded, settings))
@@ -154,7 +153,7 @@ def load_examples(sources: Sources, settings: Settings) -> tuple[Examples, Examp
 
 
 def _check_negatives(loaded: Loaded, sources: Sources) -> None:
-    """Warn of negatives without text features; raise `RunError` if most have none: the features are then older."""
+    """Warn of negatives without text features; raise `RunError` if most have none (features older than negatives)."""
     texts = [text for of_query in loaded.negatives.values() for text in of_query.values()]
     missing = sum(text not in loaded.texts.index for text in texts)
     if missing and sources.negatives:
@@ -168,7 +167,7 @@ def _check_negatives(loaded: Loaded, sources: Sources) -> None:
 
 
 def split_rows(loaded: Loaded, settings: Settings) -> tuple[Rows, Rows]:
-    """Return the rows to train on and the rows to choose the best epoch by."""
+    """Return the rows to train on, and the rows that select the best epoch."""
     rows, splits, config = loaded.of_split(["train"]), loaded.splits(), settings.training
     named, share = (config.validation, 0.0) if isinstance(config.validation, tuple) else ((), config.validation)
     wanted = named or (("val",) if "val" in splits else ())
@@ -182,7 +181,7 @@ def split_rows(loaded: Loaded, settings: Settings) -> tuple[Rows, Rows]:
 
 
 def held_out_videos(videos: Iterable[str], share: float, seed: int) -> set[str]:
-    """Draw the videos to validate on: whole videos, so that no validation video is trained on."""
+    """Return random videos to validate on; whole videos are held out, so that training sees no validation video."""
     distinct = sorted(set(videos))
     least = 1 if share and len(distinct) > 1 else 0
     count = max(least, min(len(distinct) - 1, round(share * len(distinct))))
@@ -220,9 +219,9 @@ def name_of(metrics: Manifest) -> str:
 
 
 def chosen_run(dataset: str | None, name: str | None) -> Artifact:
-    """Return the `metrics` of a run by its key, first digits, name or model; None: the newest of a data set.
+    """Return the `metrics` of a run by its key, first digits, name or model, or of the newest run of a data set.
 
-    Raise `ArtifactError` naming the runs that match, or the newest ones, unless exactly one matches.
+    Raise `ArtifactError` unless exactly one run matches; the message names the matches, or the newest runs.
     """
     store = Store()
     if name is None and dataset is not None:
@@ -231,7 +230,7 @@ def chosen_run(dataset: str | None, name: str | None) -> Artifact:
 
 
 def newest_runs(dataset: str | None, number: int) -> list[str]:
-    """Return the names of the newest runs, the last one at the end; raise `ArtifactError` if there are fewer."""
+    """Return the names of the newest runs, the newest last; raise `ArtifactError` if there are fewer than `number`."""
     found = Store().find(dataset, STAGE)[-number:]
     if len(found) < number:
         there = counted(len(found), "run") + (f" on {dataset}" if dataset else "")

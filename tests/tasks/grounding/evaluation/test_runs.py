@@ -110,7 +110,7 @@ def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: di
 
 def test_removing_a_run_removes_its_artifacts_unless_it_is_trained(store: Store, made: dict[str, Artifact]) -> None:
     name = f"qd_detr+shine-{made['shine'].key[:6]}"
-    with store.lease(made["shine"]), pytest.raises(ArtifactError, match=r"is being trained by process \d+ on .*: end"):
+    with store.lease(made["shine"]), pytest.raises(ArtifactError, match=r"is being trained by process \d+ on .*: stop"):
         remove(found_run(name))
     assert printed("runs", "rm", name, "--dry-run").startswith(f"would remove {name} on mine (5.0 MB)")
     assert store.has(made["shine"])

@@ -191,9 +191,9 @@ def test_as_published_is_short_for_the_settings_of_released_code(model: dict[str
         ({"hidden": 4}, "ablation has no setting 'hidden'"),
         ({"semantic": 1.0}, "ablation has no setting 'semantic'"),
         ({"quotient": "many"}, "ablation.quotient: Input should be a valid integer"),
-        ({"quotient": 0}, "quotient is at least 1"),
+        ({"quotient": 0}, "quotient must be at least 1"),
         ({"coarse_terms": ["inner"]}, "ablation.coarse_terms: Input should be 'intra' or 'inter'"),
-        ({"queries": 0}, "layers and queries are at least 1"),
+        ({"queries": 0}, "layers and queries must be at least 1"),
     ],
 )
 def test_a_wrong_ablation_is_refused(ablation: dict[str, Any], message: str) -> None:
