@@ -1,10 +1,10 @@
-// The data, what is asked of them, and which queries are found.
+// The data, the search and its filters, and the queries that match.
 
 const LEVELS = [1, 2, 3];
 const asked = {words: '', split: '', level: '', provider: '', novel: '', which: '', order: ''};
 let data, queries, negatives, refused, runs;
-let searched; // lower-case texts of the queries and of each table of negatives, as they are coded
-let found = new Uint32Array(0); // the queries that are shown, in their order
+let searched; // lower-case distinct texts of the queries and of each table of negatives
+let found = new Uint32Array(0); // indices of the matching queries, sorted
 
 async function unpacked(base64) {
   const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
@@ -29,12 +29,12 @@ const predictionOf = (run, query) => (run.count[query] ? run.first[query] : null
 const reasonOf = (at) => `${of(refused.stage, at)}: ${of(refused.reason, at)}`;
 const asksLevel = (level) => !asked.level || level === Number(asked.level);
 
-// The negatives and the refusals of a query that are asked for.
+// The negatives and the rejected rows of a query that match the filters.
 const negativesOf = (table, query) => rowsOf(table, query).filter((at) =>
   asksLevel(table.level[at]) && (!asked.provider || of(table.provider, at) === asked.provider));
 const refusalsOf = (query) => rowsOf(refused, query).filter((at) => !refused.level[at] || asksLevel(refused.level[at]));
 
-const WHICH = { // by name: what the menu says, and whether a query is meant
+const WHICH = { // by name: the label in the menu, and whether a query matches
   negated: ['with negatives', (query) => negatives.some((table) => table.count[query])],
   whole: ['with all levels', (query) => levelsOf(query) >= LEVELS.length],
   partly: ['lacking a level', (query) => levelsOf(query) < LEVELS.length && (levelsOf(query) || refused.count[query])],
@@ -64,7 +64,7 @@ function search() {
   found = sorted(kept);
 }
 
-// By the key of the order that is asked for, the greatest first; who has none comes last.
+// Sorts by the selected key in descending order; queries without the key come last.
 function sorted(kept) {
   const key = keyOf(asked.order);
   if (!key) return Uint32Array.from(kept);

@@ -1,6 +1,6 @@
-// Menus, keys, and how it begins.
+// Menus, keyboard, and start of the page.
 
-const ALWAYS = new Set(['novel', 'which', 'order']); // menus that are of use with one choice, too
+const ALWAYS = new Set(['novel', 'which', 'order']); // menus that are shown even with a single choice
 
 function choices() {
   const alike = (values) => [...new Set(values)].filter(Boolean).sort().map((value) => [value, value]);
@@ -45,7 +45,7 @@ function menus() {
   }
 }
 
-// The heads: one line for the query, one for its negatives, one for predictions, in the columns of the rows.
+// The column headings: one line each for the query, its negatives and predictions.
 function captions() {
   const head = (text, style = '') => make('span', style, text), several = negatives.length > 1;
   const heads = (table) => make('div', 'line', head(several ? cut(table.name, 60) : 'negatives', 'wide'),
@@ -97,7 +97,7 @@ function play() {
   else video?.pause();
 }
 
-// Whether a key was one of ours; in a field only those that lead out of it are.
+// Returns whether the page handled a key; in an input field it handles only keys that leave the field.
 function pressed(key, target) {
   const words = byId('words'), list = byId('list');
   if (reviewed(key, target)) return true;

@@ -1,8 +1,8 @@
-// The chosen query in full: its video, its windows along time, what runs predict, its negatives, what was refused.
+// The details of the selected query: video, windows over time, predictions of runs, negatives, rejected rows.
 
 function open() {
   byId('detail').classList.add('open');
-  byId('queries').inert = narrow; // it lies over them
+  byId('queries').inert = narrow; // the details cover the list
   if (narrow) byId('detail').focus();
 }
 
@@ -26,7 +26,7 @@ function playerOf(query) {
   return video;
 }
 
-// Windows as buttons, which the video jumps to.
+// Windows as buttons; a click seeks the video to the window.
 function lane(windows, scores, duration, style, name, video) {
   const buttons = pairs(windows).map(([start, end], rank) => {
     const button = make('button', scores && rank ? 'pale' : '');
@@ -42,7 +42,7 @@ function lane(windows, scores, duration, style, name, video) {
     });
     return button;
   });
-  return make('div', `lane ${style}`, ...buttons.reverse()); // the best one lies on top
+  return make('div', `lane ${style}`, ...buttons.reverse()); // the best window is on top
 }
 
 function timeline(query, video) {
@@ -69,7 +69,7 @@ function drawing(tag, attributes, ...children) {
   return element;
 }
 
-// Saliency along the video's time, over the true windows.
+// Saliency over time, drawn over the true windows.
 function saliencyOf(run, at, query) {
   const values = run.saliency[at].map((value) => value ?? 0), duration = queries.duration[query];
   if (!values.length || !duration) return null;
@@ -100,7 +100,7 @@ function runCard(run, which, query) {
     saliencyOf(run, at, query), make('ol', 'windows', ...windows), askedList(run.asked, query));
 }
 
-// What the run says of sentences that are false of the video.
+// The existence that a run predicts for false sentences.
 function askedList(table, query) {
   const lines = rowsOf(table, query).map((at) => make('li', '',
     make('span', '', `${of(table.kind, at)}: ${cut(of(table.text, at), LONGEST.row)}`),
@@ -145,7 +145,7 @@ function factsOf(query) {
 
 function show(query) {
   const detail = byId('detail'), playing = detail.querySelector('video');
-  if (playing) { // lets go of the file
+  if (playing) { // releases the file
     playing.removeAttribute('src');
     playing.load();
   }

@@ -1,9 +1,9 @@
-// A reviewer's verdicts on negatives: one key or button each, kept in the browser, and saved as a file.
+// A reviewer's verdicts on negatives, each by a key or a button; stored in the browser and saved as a file.
 
 const VERDICTS = {accept: ['a', 'Accept', '✓'], reject: ['r', 'Reject', '✗'], edit: ['e', 'Edit', '✎']};
 const NOT_KEPT = 'This browser keeps nothing of this page (a private window?): save the review before you close it.';
 const verdicts = new Map(); // by table of negatives: verdicts by query id and level
-let cards = []; // of the chosen query: table, row and element of each negative that can be reviewed
+let cards = []; // table, row and element of each negative of the selected query that can be reviewed
 let focused = 0; // the card in focus
 
 const isReviewed = (table) => table.key.startsWith('negatives/');
@@ -50,11 +50,11 @@ function prepareReview() {
   byId('reviewer').value = stored('penumbra reviewer') || '';
   byId('reviewer').addEventListener('input', () => store('penumbra reviewer', byId('reviewer').value));
   byId('save').addEventListener('click', saveReview);
-  store('penumbra reviewer', byId('reviewer').value); // says whether the browser keeps anything
+  store('penumbra reviewer', byId('reviewer').value); // shows whether the browser can store anything
   countVerdicts();
 }
 
-// Gives a verdict on the card in focus, or takes the same one back.
+// Sets the verdict of the card in focus, or removes it if it is the same.
 function judge(verdict, edited) {
   const {table, at} = cards[focused], query = found[chosen], place = placeOf(table, at, query);
   const kept = {...verdicts.get(table), ...storedVerdicts(table)}; // another window may have added some
@@ -75,7 +75,7 @@ function focusCard(index) {
   cards[focused]?.element.scrollIntoView({block: 'nearest'});
 }
 
-// To the next negative, or the one before, of this query or of the nearest one that has any.
+// Moves to the next or previous negative, of this query or of the nearest query with negatives.
 function focusNext(step) {
   if (cards[focused + step]) {
     focusCard(focused + step);

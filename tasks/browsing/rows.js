@@ -1,8 +1,8 @@
-// The list: only the rows in sight are drawn, each where the heights of all before it put it.
+// The list: only visible rows are drawn, at the sum of the heights of all rows above.
 
-const AHEAD = 6; // rows that are drawn above and below those in sight
-const LETTER = 7.3; // pixels of a letter, rather too many
-const drawn = new Map(); // rows by their place among the found
+const AHEAD = 6; // rows drawn above and below the visible rows
+const LETTER = 7.3; // width of a letter in pixels, rounded up
+const drawn = new Map(); // row elements by position among the matching queries
 let tops = new Float64Array(1); // where each row begins, in pixels
 let chosen = 0, narrow = false, height = {};
 
@@ -113,7 +113,7 @@ function rowOf(index) {
   return row;
 }
 
-// The place among the found of the row at so many pixels.
+// Returns the position of the row at a height in pixels.
 function indexAt(offset) {
   let low = 0, high = Math.max(0, found.length - 1);
   while (low < high) {

@@ -1,8 +1,8 @@
 'use strict';
-// Elements, texts and figures. What comes from the data becomes text nodes and properties, and never markup.
+// Elements, texts and figures. Data are inserted as text nodes and properties, never as markup.
 
-const LONGEST = {row: 300, full: 20000}; // characters of a text that are shown
-const COMPARED = 120; // words by which two texts are compared
+const LONGEST = {row: 300, full: 20000}; // highest number of characters shown
+const COMPARED = 120; // highest number of words compared between two texts
 const WORD = /[\p{L}\p{N}\p{M}'’_-]+|[^\s]/gu;
 
 const byId = (id) => document.getElementById(id);
@@ -22,7 +22,7 @@ const pairs = (flat) => Array.from({length: flat.length / 2}, (_, at) => flat.sl
 const spoken = (flat) =>
   pairs(flat).map(([start, end]) => `${seconds(start)} to ${seconds(end)} s`).join(', ') || 'no window';
 
-// Which words of a text are no part of its longest common subsequence with another.
+// Returns which words of a text are not in its longest common subsequence with another text.
 function changed(own, other) {
   const [a, b] = [own, other].map((several) => several.slice(0, COMPARED).map((word) => word.toLowerCase()));
   const longest = Array.from({length: a.length + 1}, () => new Uint8Array(b.length + 1));
@@ -42,7 +42,7 @@ function changed(own, other) {
   return flags;
 }
 
-// Puts a text into an element; words that another text lacks are marked, neighbours together.
+// Inserts a text into an element and marks words that another text lacks, adjacent words together.
 function marked(element, text, other, tag, style) {
   const own = [...text.matchAll(WORD)];
   const flags = changed(own.map(([word]) => word), other.match(WORD) || []);
@@ -72,7 +72,7 @@ function place(element, start, end, duration) {
   element.style.width = `${share(end) - share(start)}%`;
 }
 
-// Windows on a bar as long as the video; of a run's the best one lies on top, the others are pale.
+// Windows on a bar of the video's length; of a run's windows the best is on top and the others are pale.
 function bar(windows, duration, ofRun) {
   const track = make('span', 'bar');
   track.setAttribute('role', 'img');
