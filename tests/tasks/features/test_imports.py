@@ -190,7 +190,7 @@ def bomb(file: h5py.File, **options: Any) -> None:
         (lambda file: file.update({"door": DOOR, "bad": h5py.SoftLink("/door/features")}), LINK),
         (lambda file: bomb(file, compression="gzip"), UNPACKS),
         (lambda file: bomb(file, compression="gzip", shuffle=True, fletcher32=True), UNPACKS),
-        (lambda file: bomb(file, compression="lzf"), "array is packed otherwise than by gzip: repack it with h5rep"),
+        (lambda file: bomb(file, compression="lzf"), "array has another compression than gzip: repack it with h5rep"),
     ],
 )
 def test_no_hdf5_file_leads_elsewhere_or_unpacks_to_more_than_it_says(
