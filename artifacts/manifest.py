@@ -133,7 +133,7 @@ def _digest(model: BaseModel, without: str) -> str:
 class Work:
     """Everything that determines an artifact's content; its digest is the artifact's key.
 
-    `determines` are the parameters that enter the key, None for all: parameters that have their default, or do not
+    `key_parameters` are the parameters that enter the key, None for all: parameters that have their default, or do not
     change the content, are in the manifest only. `inputs` maps the name of each outside file or model to its SHA-256,
     `files` the path of each such file to its status at that time. `unit` names what `taken` and `kept` count.
     """
@@ -145,7 +145,7 @@ class Work:
     parents: tuple[Artifact, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
     unit: str = "query"
-    determines: dict[str, Any] | None = None
+    key_parameters: dict[str, Any] | None = None
     files: dict[str, FileStatus] = field(default_factory=dict, compare=False)
 
     @property
@@ -154,7 +154,7 @@ class Work:
         content = {
             "schema": SCHEMA_VERSION,
             "stage": [self.stage, self.version],
-            "parameters": self.parameters if self.determines is None else self.determines,
+            "parameters": self.parameters if self.key_parameters is None else self.key_parameters,
             "parents": [[parent.stage, parent.key] for parent in self.parents],
             "inputs": self.inputs,
         }

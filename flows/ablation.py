@@ -23,7 +23,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.ablation import NEGATIVES, Results, RowPlan, plan, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources, newest_of_encoder
-from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
+from penumbra.tasks.grounding.configs import InputConfig, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.report import EvaluatedRun
 from penumbra.tasks.grounding.runs import RunError
@@ -44,7 +44,7 @@ def ablation(
     features: FeaturesParameters | None = None,
     model: OptionalModelConfig = None,
     training: Training | None = None,
-    inputs: Inputs | None = None,
+    inputs: InputConfig | None = None,
     ranking: Ranking | None = None,
 ) -> Outcome[Artifact]:
     """Build, train and evaluate every row of a grid with several seeds, and print one table."""

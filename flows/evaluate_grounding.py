@@ -15,7 +15,7 @@ from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.text import judging_texts
 from penumbra.tasks.grounding.batches.inputs import Sources, judging_negatives
-from penumbra.tasks.grounding.configs import Choice, Ranking
+from penumbra.tasks.grounding.configs import Ranking, RunChoice
 from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model, runs_to_evaluate, sources_of_run
 from penumbra.tasks.grounding.evaluation.rejection import Existence
@@ -25,7 +25,7 @@ from penumbra.tasks.stage import is_planned, logger, run
 
 @named_flow("evaluate-grounding")
 def evaluate_grounding(
-    dataset: Dataset, choice: Choice = Choice(), ranking: Ranking | None = None
+    dataset: Dataset, choice: RunChoice = RunChoice(), ranking: Ranking | None = None
 ) -> Outcome[Artifact]:
     """Predict with the best epoch of each run and evaluate it; `ranking` defaults to the run's settings."""
     annotations = read_annotations(dataset)

@@ -14,7 +14,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import Sources
-from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
+from penumbra.tasks.grounding.configs import InputConfig, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.report import report_evaluation
 from penumbra.tasks.grounding.training.presets import (
@@ -36,7 +36,7 @@ def full_pipeline(
     preset: Preset = None,
     model: OptionalModelConfig = None,
     training: Training | None = None,
-    inputs: Inputs | None = None,
+    inputs: InputConfig | None = None,
     ranking: Ranking | None = None,
     engine: EngineName = None,
 ) -> Outcome[Artifact]:

@@ -10,7 +10,7 @@ from penumbra.flows.registry import Outcome, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
-from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
+from penumbra.tasks.grounding.configs import InputConfig, Ranking, Training
 from penumbra.tasks.grounding.report import report_training
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings, preset_for, with_preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips, train_model
@@ -24,7 +24,7 @@ def train_grounding(
     preset: Preset = None,
     model: OptionalModelConfig = None,
     training: Training | None = None,
-    inputs: Inputs | None = None,
+    inputs: InputConfig | None = None,
     ranking: Ranking | None = None,
 ) -> Outcome[Artifact]:
     """Train a model, with or without SHINE's negatives; explicit parameters override the preset."""

@@ -160,8 +160,7 @@ def compute_losses(outputs: Outputs, targets: Targets | tuple[Targets, ...], set
         terms = {name: torch.stack([losses.terms[name] for losses in several]).mean() for name in several[0].terms}
         return Losses(torch.stack([losses.total for losses in several]).mean(), terms)
     terms, saliency = _saliency_losses(outputs, targets, settings)
-    total = settings.saliency * saliency
-    terms["saliency"] = total / settings.saliency if settings.saliency else total
+    total, terms["saliency"] = settings.saliency * saliency, saliency
     if not isinstance(settings, ShineLosses) or settings.variant == "paper":  # the released criterion has no matching
         total = total + _localisation_losses(outputs, targets, settings, terms)
     others: dict[str, Tensor] = {}
@@ -200,7 +199,8 @@ def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings)
     s, scores, negative = settings, outputs.saliency.float(), outputs.saliency_negative  # [batch, clips]
     negative = None if negative is None else negative.float()
     terms, shine = dict[str, Tensor](), isinstance(s, ShineLosses) and s.shine
-    if not shine if s.pair_hinge is None else s.pair_hinge:
+    has_pair_hinge = s.pair_hinge if s.pair_hinge is not None else not shine
+    if has_pair_hinge:
         terms["pair_hinge"] = pair_hinge(scores, targets, s.pair_margin)
     if isinstance(s, QDDETRLosses) and s.rank_contrastive:
         terms["rank_contrastive"] = rank_contrastive(scores, negative, targets, s.temperature)

@@ -89,7 +89,7 @@ class Stage(ABC):
         groups = [group.model_dump(mode="json") for group in self._of_type(Parameters)]
         return {name: value for group in groups for name, value in group.items()}
 
-    def determines(self) -> dict[str, Any]:
+    def key_parameters(self) -> dict[str, Any]:
         """Return the parameters that enter the key: those that determine the content and differ from their default."""
         groups = [group.model_dump(mode="json", exclude_defaults=True) for group in self._of_type(Parameters)]
         return {name: value for group in groups for name, value in group.items()}
@@ -140,7 +140,7 @@ class Stage(ABC):
                 parents=self.parents,
                 inputs=self.inputs(),
                 unit=self.unit,
-                determines=self.determines(),
+                key_parameters=self.key_parameters(),
                 files=files,
             )
 

@@ -46,7 +46,7 @@ class Annotations(Stage):
         files = self.source.split_files()
         return {"splits": {split: path.name for split, path in files.items()}, "rows_a_part": self.rows_a_part}
 
-    determines = parameters
+    key_parameters = parameters
 
     def inputs(self) -> dict[str, str]:
         files = self.source.split_files()
@@ -86,8 +86,8 @@ class SplitsStage(Stage):
     def parameters(self) -> dict[str, Any]:
         return super().parameters() | splits_parameter(self.splits)
 
-    def determines(self) -> dict[str, Any]:
-        return super().determines() | splits_parameter(self.splits)
+    def key_parameters(self) -> dict[str, Any]:
+        return super().key_parameters() | splits_parameter(self.splits)
 
 
 def read_annotations(dataset: Dataset) -> Artifact:

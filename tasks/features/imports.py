@@ -254,7 +254,7 @@ class ImportedFeatures(VideoStage):
         own = {"imported": sources, "clip_length": self.clip_length, "tolerance": TOLERANCE}
         return own | {"videos_a_part": VIDEOS_A_PART}
 
-    determines = parameters
+    key_parameters = parameters
 
     def inputs(self) -> dict[str, str]:
         names = [f"{number}: {source.called()}" for number, source in enumerate(self.imports.sources)]

@@ -163,7 +163,7 @@ class TextFeatures(Stage):
     def parameters(self) -> dict[str, Any]:
         return {"encoder": self.clip.encoder, "precision": "float32", "texts_a_part": TEXTS_A_PART}
 
-    determines = parameters
+    key_parameters = parameters
 
     def inputs(self) -> dict[str, str]:
         return required_digests(self.clip)

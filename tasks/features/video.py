@@ -200,7 +200,7 @@ class VideoFeatures(VideoStage):
         made = {"encoder": self.clip.encoder, "precision": "float32"}
         return made | {"clip_length": self.interval, "videos_a_part": VIDEOS_A_PART}
 
-    determines = parameters
+    key_parameters = parameters
 
     def inputs(self) -> dict[str, str]:
         # computed first, so that a plan reports a missing encoder or folder before it reads rows

@@ -296,7 +296,7 @@ class Ablation(Stage):
         rows = [list(place) for place in self.results.runs]  # label and seed
         return {"grid": self.results.grid.name, "rows": rows, "failed": self.results.failures}
 
-    determines = parameters
+    key_parameters = parameters
 
     def part(self, piece: int) -> Part:
         results, kept = self.results, len(self.results.runs)

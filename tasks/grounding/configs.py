@@ -80,7 +80,7 @@ class ModelConfig(Parameters):
         values = {**self.published_changes, **self.ablation, **dict(fields)}
         return declared(**{name: value for name, value in values.items() if name in declaring(declared)})
 
-    def determines(self) -> dict[str, Any]:
+    def key_parameters(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults, in the format that the first version used for keys."""
         fields = self.model_dump(mode="json", exclude={"ablation", "as_published", "losses"}, exclude_defaults=True)
         losses = self.losses.model_dump(mode="json", exclude_defaults=True) | _changed(self.loss_settings)
@@ -175,7 +175,7 @@ class Training(Parameters):
         return float(self.learning_rate * 0.1**drops)
 
 
-class Inputs(Parameters):
+class InputConfig(Parameters):
     """The artifacts that a training reads, by default the newest of the data set."""
 
     negatives: str | None = Field(None, description="Key of the negatives, or its first digits.")
@@ -188,7 +188,7 @@ class Inputs(Parameters):
     longest_text: int = Field(77, ge=1, description="Tokens that a text is cut to.")
 
 
-# Fields of `Inputs` that do not enter a run's key: the artifacts that they name enter it as parents
+# Fields of `InputConfig` that do not enter a run's key: the artifacts that they name enter it as parents
 NAMED_ARTIFACTS = {"negatives", "in_video_negatives", "text_features", "video_features"}
 
 
@@ -205,7 +205,7 @@ class Ranking(Parameters):
     )
 
 
-class Choice(Parameters):
+class RunChoice(Parameters):
     """The run to evaluate, and the splits to evaluate it on."""
 
     run: str | None = Field(
@@ -221,5 +221,5 @@ class BaseSettings(Parameters):
 
     model: ModelConfig
     training: Training = Training()
-    inputs: Inputs = Inputs()
+    inputs: InputConfig = InputConfig()
     ranking: Ranking = Ranking()

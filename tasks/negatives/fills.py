@@ -143,9 +143,9 @@ class Fills(Stage):
     def parameters(self) -> dict[str, Any]:
         unanswered = {"unanswered": self.unanswered} if self.unanswered else {}
         substitutes = {"substitutes": True} if self.others else {}
-        return {**self.filling.determines(self.provider), **unanswered, **substitutes}
+        return {**self.filling.key_parameters(self.provider), **unanswered, **substitutes}
 
-    def determines(self) -> dict[str, Any]:
+    def key_parameters(self) -> dict[str, Any]:
         """Return all parameters; raise `NotYetError` if it is unknown which questions are unanswered."""
         if self.unanswered is None:
             raise NotYetError(f"after {self.provider} is asked")

@@ -140,10 +140,10 @@ class FalseSentences(Stage):
         return Path(self.sourcing.file).expanduser()
 
     def parameters(self) -> dict[str, Any]:
-        return {**self.sourcing.determines(), "file": self.path.name}
+        return {**self.sourcing.key_parameters(), "file": self.path.name}
 
-    def determines(self) -> dict[str, Any]:
-        return self.sourcing.determines()
+    def key_parameters(self) -> dict[str, Any]:
+        return self.sourcing.key_parameters()
 
     def inputs(self) -> dict[str, str]:
         return text_inputs() | {"sentences": digest_of(self.path)}

@@ -52,7 +52,7 @@ class NegativeSource(Parameters):
     def is_for_judging(self) -> bool:
         return self.splits != TRAINING or bool(self.kind)
 
-    def determines(self) -> dict[str, Any]:
+    def key_parameters(self) -> dict[str, Any]:
         """Return the parameters that enter a key; `inputs` adds the digest of a file."""
         ranks = {"ranks": list(self.ranks)} if self.source == "nearest" else {}
         kind = {"kind": self.kind} if self.kind else {}

@@ -56,10 +56,10 @@ class SentenceNegatives(NegativesStage):
         return f"{self.name}: {self.sourcing.source}"
 
     def parameters(self) -> dict[str, Any]:
-        return self.sourcing.determines() | self.choosing.model_dump(mode="json")
+        return self.sourcing.key_parameters() | self.choosing.model_dump(mode="json")
 
-    def determines(self) -> dict[str, Any]:
-        return self.sourcing.determines() | self.choosing.model_dump(mode="json", exclude_defaults=True)
+    def key_parameters(self) -> dict[str, Any]:
+        return self.sourcing.key_parameters() | self.choosing.model_dump(mode="json", exclude_defaults=True)
 
     @cached_property
     def vectors(self) -> dict[str, Vectors]:

@@ -70,5 +70,5 @@ def test_the_model() -> None:
 def test_the_stage() -> None:
     annotations = Artifact(root="r", dataset="d", stage="annotations", key="k")
     stage = example("A stage")["Lengths"](annotations)
-    assert (stage.name, stage.parents, stage.determines()) == ("lengths", (annotations,), {})
+    assert (stage.name, stage.parents, stage.key_parameters()) == ("lengths", (annotations,), {})
     assert stage.work.stage == "lengths"

@@ -18,7 +18,7 @@ from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation import table_text
 from penumbra.tasks.grounding.batches.inputs import Sources
-from penumbra.tasks.grounding.configs import Inputs, Training
+from penumbra.tasks.grounding.configs import InputConfig, Training
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.runs import CONSTANT, WITH_REJECTION, RunError, run_folder
 from penumbra.tasks.grounding.training.presets import with_preset
@@ -146,7 +146,7 @@ def test_a_preset_cuts_videos_after_seconds_for_any_clip_length(world: tuple[Sto
     halves = build(store, "video_features", store.table(videos), parameters={"clip_length": 0.5}, dataset="little")
     preset = "charades-sta-bm_detr"
     for features, own, cut in ((halves, None, 150), (videos, None, 75), (halves, 60, 60)):
-        settings = with_preset(preset, {"inputs": Inputs(longest_video=own) if own else None})
+        settings = with_preset(preset, {"inputs": InputConfig(longest_video=own) if own else None})
         sources = Sources(videos, videos, (features,))
         assert settings_for_clips(sources, settings, preset).inputs.longest_video == cut
     unlimited = with_preset("charades-cg-bm_detr", {})

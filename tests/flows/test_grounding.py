@@ -26,7 +26,7 @@ from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import lists_of, vectors_of
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.batches.inputs import find_sources
-from penumbra.tasks.grounding.configs import Choice, Inputs, Training
+from penumbra.tasks.grounding.configs import InputConfig, RunChoice, Training
 from penumbra.tasks.grounding.evaluation.calibration import NEAR, OTHER_VIDEO
 from penumbra.tasks.grounding.evaluation.figures import OTHER_QUERY, compare, predictions_of
 from penumbra.tasks.grounding.evaluation.predictions import predict_model, runs_to_evaluate
@@ -127,7 +127,7 @@ def world(folder: Path, rows: list[dict[str, Any]], module_store: Store, prefect
 def train(folder: Path, shine: bool = True, inputs: dict[str, Any] | None = None, **training: Any) -> Artifact:
     model = QDDETRConfig(**model_of(**SMALL), losses=LossConfig(shine=shine))
     found: Artifact = train_grounding(
-        dataset(folder), None, model, Training(**{**TRAINING, **training}), Inputs(**inputs or {})
+        dataset(folder), None, model, Training(**{**TRAINING, **training}), InputConfig(**inputs or {})
     )
     return found
 
@@ -264,24 +264,24 @@ def test_runs_are_compared_and_what_is_missing_is_named(world: Path, trained: Ar
     for run in (found_run(other.key), found_run(trained.key)):
         assert (f"note: {run.run}: mIoU on " in output) == bool(run.below)
     with pytest.raises(ArtifactError, match=r"no run is called 'nothing'; there are: \w+_detr"):
-        evaluate_grounding(dataset(world), Choice(run="nothing"))
+        evaluate_grounding(dataset(world), RunChoice(run="nothing"))
     with pytest.raises(EvaluationError, match="no split word; there is: train, test, composition"):
-        evaluate_grounding(dataset(world), Choice(run=trained.key, splits=("word",)))
+        evaluate_grounding(dataset(world), RunChoice(run=trained.key, splits=("word",)))
     shutil.rmtree(run_folder(other))
     with pytest.raises(RunError, match=r"checkpoints of .* are not in"):
-        evaluate_grounding(dataset(world), Choice(run=other.key))
+        evaluate_grounding(dataset(world), RunChoice(run=other.key))
 
 
 def test_features_of_another_width_are_refused(world: Path, trained: Artifact, rows: list[dict[str, Any]]) -> None:
     narrow = {vid: values[:, :8] for vid, values in of_videos(rows).items()}
     other = put("video_features", video_table(narrow, "narrow"), "narrow")
     annotations = next(p for p in Store().manifest(trained).parents if p.stage == "annotations")
-    sources = find_sources(annotations, Settings(inputs=Inputs(video_features=("narrow",))))
+    sources = find_sources(annotations, Settings(inputs=InputConfig(video_features=("narrow",))))
     assert sources.video_features == (other,)
     with pytest.raises(FeatureError, match=r"trained on features with 16 \(video\) and 16 \(text\) channels, found 8"):
         flow(predict_model)(trained, sources, None, ())
     with pytest.raises(FeatureError, match="of encoder 'unknown'"):
-        find_sources(annotations, Settings(inputs=Inputs(video_features=("unknown",))))
+        find_sources(annotations, Settings(inputs=InputConfig(video_features=("unknown",))))
 
 
 def test_a_damaged_run_is_not_passed_over(world: Path, trained: Artifact) -> None:
@@ -290,7 +290,7 @@ def test_a_damaged_run_is_not_passed_over(world: Path, trained: Artifact) -> Non
     try:
         manifest.write_bytes(before[:-9])
         with pytest.raises(ArtifactError, match=trained.key):
-            runs_to_evaluate("tiny", Choice())
+            runs_to_evaluate("tiny", RunChoice())
     finally:
         manifest.write_bytes(before)
 

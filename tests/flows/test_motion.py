@@ -20,7 +20,7 @@ from penumbra.tasks.features.frames import VideoSummary, clip_frames, resize
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.examples import load_patches
-from penumbra.tasks.grounding.configs import Choice, Training
+from penumbra.tasks.grounding.configs import RunChoice, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.families.vdi import VDIConfig
 from penumbra.tasks.stage import build
@@ -120,6 +120,6 @@ def test_it_trains_and_is_judged_and_reads_no_patches_then(run: Artifact, folder
     terms = {row["name"]: row["value"] for row in store.table(run).to_pylist()}
     assert 0 < terms["spatial_dynamics"] < 4
     assert [parent.stage for parent in store.manifest(run).parents].count("patch_features") == 1
-    figures = store.table(evaluate_grounding(dataset(folder), Choice(run=run.key)))
+    figures = store.table(evaluate_grounding(dataset(folder), RunChoice(run=run.key)))
     assert "mIoU" in figures["metric"].to_pylist()
     assert sources_of_run(run, annotations(store)).patch_features is None

@@ -16,7 +16,7 @@ from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.ablation import Results, grids, plan
-from penumbra.tasks.grounding.configs import Choice, ModelConfig, Training
+from penumbra.tasks.grounding.configs import ModelConfig, RunChoice, Training
 from penumbra.tasks.grounding.training.presets import MODELS, Settings, layered, presets
 from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.providers.settings import Filling
@@ -110,7 +110,7 @@ def test_a_preset_is_planned_as_it_is_made(
     settings = layered(preset, {"model": chosen.model_dump(exclude_unset=True)}).model
     optional = {"patch_features", "in_video_negatives", "visual_dynamic_queries", "negatives"}
     assert optional & set(parents) == settings.reads
-    found, to_make, _ = planned(lambda: evaluate_grounding.fn(corner, Choice(run=keys["metrics"])))
+    found, to_make, _ = planned(lambda: evaluate_grounding.fn(corner, RunChoice(run=keys["metrics"])))
     assert ("evaluation", keys["evaluation"]) in found, "a later evaluate-grounding finds what the pipeline made"
     assert not to_make
 

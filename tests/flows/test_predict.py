@@ -31,7 +31,7 @@ from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding import runs
 from penumbra.tasks.grounding.batches.inputs import find_sources
-from penumbra.tasks.grounding.configs import Choice, Inputs, Training
+from penumbra.tasks.grounding.configs import InputConfig, RunChoice, Training
 from penumbra.tasks.grounding.evaluation.calibration import read_calibrator
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.families.base import Prediction
@@ -105,7 +105,7 @@ def trained(world: Path, base: Artifact) -> Artifact:
 
 @pytest.fixture(scope="module")
 def evaluated(world: Path, trained: Artifact) -> Artifact:
-    return evaluate_grounding(dataset(world), Choice(run=trained.key[:8]))
+    return evaluate_grounding(dataset(world), RunChoice(run=trained.key[:8]))
 
 
 @pytest.fixture(scope="module")
@@ -321,7 +321,7 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     parameters = {"imported": [{"name": "i3d"}], "clip_length": 0.5}
     build(store, "video_features", table, parameters=parameters, dataset="few")
     annotations = store.newest("few", "annotations")
-    model, inputs = QDDETRConfig(**model_of(**TINY)), Inputs(video_features=("i3d",))
+    model, inputs = QDDETRConfig(**model_of(**TINY)), InputConfig(video_features=("i3d",))
     chosen = Settings(model=model, training=Training(epochs=1), inputs=inputs)
     imported = flow(train_model)(find_sources(annotations, chosen), chosen)
     with pytest.raises(RunError, match=r"trained on features \(i3d\) that can't be computed"):

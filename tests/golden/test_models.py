@@ -11,7 +11,7 @@ from penumbra.models.checkpoints import load_weights
 from penumbra.models.detr import Outputs
 from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, divergence, fine_hinges
 from penumbra.models.matcher import match
-from penumbra.tasks.grounding.configs import Inputs as InputSettings
+from penumbra.tasks.grounding.configs import InputConfig
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import ENDPOINTS
@@ -184,7 +184,7 @@ def test_an_official_checkpoint_is_one_to_start_from(golden: Golden, tmp_path: P
     names = ("heads", "feed_forward", "encoder_layers", "decoder_layers", "queries", "frame_weights", "alignment")
     chosen = Settings(
         model=BMDETRConfig(hidden=sizes.hidden, ablation={name: getattr(sizes, name) for name in names}),
-        inputs=InputSettings(longest_text=args["max_q_l"]),
+        inputs=InputConfig(longest_text=args["max_q_l"]),
     )
     net = system_of(chosen).build(args["v_feat_dim"] - ENDPOINTS, args["t_feat_dim"])
     load_weights(net, read_weights(str(tmp_path / "model.ckpt")))

@@ -10,7 +10,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.examples import Loaded, joined, load_features, load_patches, normalised, together
-from penumbra.tasks.grounding.configs import BaseSettings, Inputs, ModelConfig
+from penumbra.tasks.grounding.configs import BaseSettings, InputConfig, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Sources:
         return replace(self, **left_out)
 
 
-def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
+def named_sources(annotations: Artifact, inputs: InputConfig) -> dict[str, Any]:
     """Return the artifacts that `inputs` names by key or encoder, by the fields of `Sources`.
 
     Raise `ArtifactError` for an unknown key, and `FeatureError` for an unknown encoder.
@@ -134,7 +134,7 @@ def newest_of_encoder(dataset: str, stage: str, encoder: str) -> Artifact | None
     return Store().reference(several[-1]) if several else None
 
 
-def load(sources: Sources, inputs: Inputs) -> Loaded:
+def load(sources: Sources, inputs: InputConfig) -> Loaded:
     """Load all sources; features are normalised and cut as in the published loaders."""
     store = Store()
     videos = joined([normalised(load_features(artifact), inputs.longest_video) for artifact in sources.video_features])

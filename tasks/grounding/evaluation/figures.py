@@ -70,7 +70,7 @@ class Evaluation(RunStage):
     def parameters(self) -> dict[str, Any]:
         return {"metrics": {name: metric.version for name, metric in all_metrics().items()}}
 
-    determines = parameters  # a new metric changes the key
+    key_parameters = parameters  # a new metric changes the key
 
     def part(self, piece: int) -> Part:
         store, calibrator = Store(), rejection.calibrator_of_predictions(self.predictions)

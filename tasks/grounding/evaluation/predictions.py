@@ -11,7 +11,7 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.inputs import Sources
-from penumbra.tasks.grounding.configs import Choice, Ranking
+from penumbra.tasks.grounding.configs import Ranking, RunChoice
 from penumbra.tasks.grounding.evaluation.calibration import Calibration, Calibrator, read_calibrator
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import EvaluationError
@@ -45,7 +45,7 @@ class Predictions(RunStage):
     def parameters(self) -> dict[str, Any]:
         return {"ranking": self.ranking.model_dump(mode="json"), "splits": list(self.splits)}
 
-    def determines(self) -> dict[str, Any]:
+    def key_parameters(self) -> dict[str, Any]:
         return {**self.parameters(), "ranking": self.ranking.model_dump(mode="json", exclude_defaults=True)}
 
     @cached_property
@@ -85,7 +85,7 @@ def rows_of(predictions: Sequence[Prediction], calibrator: Calibrator | None) ->
     ]
 
 
-def runs_to_evaluate(dataset: str, choice: Choice) -> list[Artifact]:
+def runs_to_evaluate(dataset: str, choice: RunChoice) -> list[Artifact]:
     """Return the chosen run, or else all runs without predictions of these splits, or else the newest run.
 
     The newest run is last. Predictions of an older stage version, or with an older calibration, do not count.

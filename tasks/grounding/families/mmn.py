@@ -40,9 +40,9 @@ class MapConfig(HardNegativeModel):
     options: ClassVar[type] = MMNSettings
     loss_options: ClassVar[type] = MMNLosses
 
-    def determines(self) -> dict[str, Any]:
-        """See `ModelConfig.determines`; earlier versions did not multiply the existence loss by `EXISTENCE`."""
-        return super().determines() | ({"existence_counts": EXISTENCE} if self.losses.existence else {})
+    def key_parameters(self) -> dict[str, Any]:
+        """See `ModelConfig.key_parameters`; earlier versions did not multiply the existence loss by `EXISTENCE`."""
+        return super().key_parameters() | ({"existence_counts": EXISTENCE} if self.losses.existence else {})
 
 
 class MMNConfig(MapConfig):

@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     def with_seed(self, seed: int) -> "Settings":
         return self.model_copy(update={"training": self.training.model_copy(update={"seed": seed})})
 
-    def determines(self) -> dict[str, Any]:
+    def key_parameters(self) -> dict[str, Any]:
         """Return the settings that enter the run's key: the model's name, and settings that differ from the defaults.
 
         A new parameter therefore changes no key, and a changed default needs a new version of the stage. Named
@@ -80,7 +80,7 @@ class Settings(BaseSettings):
             inputs["video_encoders"] = encoders
         if self.inputs.text_features and not KEY.fullmatch(self.inputs.text_features):
             inputs["text_encoder"] = self.inputs.text_features
-        return {name: group for name, group in ({"model": self.model.determines()} | values).items() if group}
+        return {name: group for name, group in ({"model": self.model.key_parameters()} | values).items() if group}
 
 
 def non_default_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:

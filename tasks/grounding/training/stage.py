@@ -79,10 +79,10 @@ class TrainingRun(Stage):
         values["model"]["ablation"] = {**model.published_changes, **values["model"]["ablation"]}
         return {"settings": values}
 
-    def determines(self) -> dict[str, Any]:
-        """See `Settings.determines`; in earlier versions the negatives of a batch could be of the same video."""
+    def key_parameters(self) -> dict[str, Any]:
+        """See `Settings.key_parameters`; in earlier versions the negatives of a batch could be of the same video."""
         others = {"batch_negatives": "other videos"} if self.settings.model.reads_batch_negatives else {}
-        return {"settings": self.settings.determines(), **others}
+        return {"settings": self.settings.key_parameters(), **others}
 
     def inputs(self) -> dict[str, str]:
         """Return the digest of the weights that the training starts from."""

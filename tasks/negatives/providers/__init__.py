@@ -167,7 +167,7 @@ class ProviderSettings(Parameters):
         """Whether the provider needs a GPU or all cores: then no local worker, only a cluster's, creates it."""
         return False
 
-    def determines(self, filling: SharedSettings) -> dict[str, Any]:
+    def key_parameters(self, filling: SharedSettings) -> dict[str, Any]:
         """Return what the fills depend on besides masks, dictionary, seed and number of candidates."""
         return {}
 

@@ -65,7 +65,7 @@ class Llama(ProviderSettings):
         """Whether the model needs a GPU or all cores; not the small model, which each worker loads for itself."""
         return self.model != SMALL_MODEL
 
-    def determines(self, filling: SharedSettings) -> dict[str, Any]:
+    def key_parameters(self, filling: SharedSettings) -> dict[str, Any]:
         from penumbra.tasks.negatives.providers.llama import MISSING_WORD, PROMPT
         from penumbra.tasks.text.relations import CAPTIONS
         from penumbra.tasks.text.wordnet import TERMS, wordnet_inputs
@@ -156,7 +156,7 @@ class HostedSettings(ProviderSettings):
         asked = {"service": self.provider, "address": self.address, "model": self.model, "prompt": prompt}
         return {**asked, "temperature": self.temperature, "extra": {}}
 
-    def determines(self, filling: SharedSettings) -> dict[str, Any]:
+    def key_parameters(self, filling: SharedSettings) -> dict[str, Any]:
         return {"options": filling.options, "cache_key": self.cache_key(load_prompt(filling.prompt, "queries").label)}
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
@@ -268,8 +268,8 @@ class Filling(Parameters):
     def candidates_of(self, provider: str) -> int:
         return self.asked_candidates if isinstance(self.settings(provider), HostedSettings) else self.candidates
 
-    def determines(self, provider: str) -> dict[str, Any]:
+    def key_parameters(self, provider: str) -> dict[str, Any]:
         settings = self.settings(provider)
         shared = {"provider": provider, "candidates": self.candidates_of(provider), "seed": self.seed}
         version = {"version": settings.version} if settings.version > 1 else {}
-        return shared | version | settings.determines(self)
+        return shared | version | settings.key_parameters(self)

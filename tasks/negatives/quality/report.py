@@ -185,7 +185,7 @@ class Quality(Stage):
     def parents(self) -> tuple[Artifact, ...]:
         return tuple(filter(None, (self.negatives.artifact, self.measures, *self.data.artifacts)))
 
-    def determines(self) -> dict[str, Any]:
+    def key_parameters(self) -> dict[str, Any]:
         settings = self.judging.model_dump(mode="json", exclude={"judge"}, exclude_defaults=True)
         return {**settings, "sentence_model": self.encoding.sentence_model}
 

@@ -11,7 +11,7 @@ import pytest
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.grounding.configs import Choice
+from penumbra.tasks.grounding.configs import RunChoice
 from penumbra.tasks.grounding.evaluation.calibration import Calibration
 from penumbra.tasks.grounding.evaluation.predictions import Predictions, runs_to_evaluate
 from penumbra.tasks.grounding.runs import CONSTANT, all_runs, found_run, remove, run_folder
@@ -69,13 +69,13 @@ def made(store: Store) -> dict[str, Artifact]:
 
 
 def test_predictions_of_an_older_version_do_not_count(store: Store, made: dict[str, Artifact]) -> None:
-    assert runs_to_evaluate("mine", Choice()) == [made[name] for name in ("plain", "shine", "mmn")]
+    assert runs_to_evaluate("mine", RunChoice()) == [made[name] for name in ("plain", "shine", "mmn")]
     for version, left in ((Calibration.version - 1, 3), (Calibration.version, 2)):
         calibration = Work("mine", "calibration", version, {}, (made["plain"],))
         calibrated = store.build(calibration, [lambda: Part(table_of("calibration", []), 0, 0)])
         work = Work("mine", "predictions", Predictions.version, {"splits": []}, (made["plain"], calibrated))
         store.build(work, [lambda: Part(table_of("predictions", []), 0, 0)])
-        assert runs_to_evaluate("mine", Choice()) == [made[name] for name in ("plain", "shine", "mmn")][-left:]
+        assert runs_to_evaluate("mine", RunChoice()) == [made[name] for name in ("plain", "shine", "mmn")][-left:]
 
 
 def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, Artifact]) -> None:

@@ -41,8 +41,8 @@ def test_a_head_is_small_and_off_by_default(name: str) -> None:
     assert added
     assert all(key.startswith("existence_head.") for key in added)
     assert sum(head.state_dict()[key].numel() for key in added) < 50
-    assert "existence" not in str(settings(name, 0.0).determines())
-    assert settings(name, 1.0).determines()["model"]["losses"]["existence"] == 1.0
+    assert "existence" not in str(settings(name, 0.0).key_parameters())
+    assert settings(name, 1.0).key_parameters()["model"]["losses"]["existence"] == 1.0
     assert settings(name, 1.0).model.label.endswith("+existence")
 
 
@@ -71,7 +71,7 @@ def test_mmn_counts_a_tenth_of_the_head_s_loss_and_a_run_s_key_tells_it() -> Non
         losses = mmn_losses(model(inputs), targets, system.config.loss_settings)
         none = mmn_losses(model(inputs), targets, replace(system.config.loss_settings, existence=0.0))
     torch.testing.assert_close(losses.total - none.total, 0.1 * losses.terms["existence"])
-    counted = [name for name in OF_MODEL if "existence_counts" in settings(name, 1.0).determines()["model"]]
+    counted = [name for name in OF_MODEL if "existence_counts" in settings(name, 1.0).key_parameters()["model"]]
     assert counted == ["mmn"]
 
 

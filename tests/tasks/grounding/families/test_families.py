@@ -66,7 +66,7 @@ print(json.dumps({
     "placed": with_changes(train_grounding, {}, {"wheels": 3, "model": {"name": "toy"}}),
     "told": "  model.wheels: int = 4" in in_full("train-grounding", "all"),
     "form": "Toy" in parameter_schema(train_grounding).definitions,
-    "determines": chosen.determines()["model"], "trained": [row["epoch"] for row in rows if row["name"] == "total"],
+    "determines": chosen.key_parameters()["model"], "trained": [row["epoch"] for row in rows if row["name"] == "total"],
 }))
 """
 IN_KEYS: dict[str, dict[str, Any]] = {  # the form in which keys hold a model's settings
@@ -109,7 +109,7 @@ def test_a_new_setting_at_its_default_changes_no_key(name: str) -> None:
     newer_training = create_model("Newer", __base__=Training, added=(float, Field(0.5)))
     newer = before.model_copy(update={"model": newer_model(), "training": newer_training(epochs=3)})
     for settings in (before, Settings.model_construct(**dict(newer))):
-        assert settings.determines() == {"model": {"name": name}, "training": {"epochs": 3}}
+        assert settings.key_parameters() == {"model": {"name": name}, "training": {"epochs": 3}}
     assert key_of(newer) == key_of(before)
 
 
@@ -161,7 +161,7 @@ def test_keys_hold_ablations_among_the_models_settings_and_losses(name: str) -> 
     flat = {**model, **model["losses"]}
     losses = {key: flat.pop(key) for key in ("shine", "negatives", "spatial_dynamics") if key in flat}
     chosen = Settings.model_validate({"model": model_of(**{**flat, "losses": losses})})
-    assert chosen.determines() == {"model": model}
+    assert chosen.key_parameters() == {"model": model}
     assert Settings.model_validate(chosen.model_dump(mode="json")) == chosen
 
 
@@ -179,7 +179,10 @@ def test_as_published_is_short_for_the_settings_of_released_code(model: dict[str
     model = {"as_published": "released", **model}
     released = Settings.model_validate({"model": model})
     default = {name: value for name, value in model.items() if name != "as_published"}
-    assert released.determines() == Settings.model_validate({"model": {**default, "ablation": wanted}}).determines()
+    assert (
+        released.key_parameters()
+        == Settings.model_validate({"model": {**default, "ablation": wanted}}).key_parameters()
+    )
     kept = Settings.model_validate({"model": {**model, "ablation": {"pair_margin": 1.0}}})
     assert kept.model.loss_settings == replace(released.model.loss_settings, pair_margin=1.0)
 

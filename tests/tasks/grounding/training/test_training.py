@@ -163,11 +163,11 @@ def test_validation_holds_out_whole_videos() -> None:
 
 def test_keys_hold_parameters_under_their_first_names() -> None:
     training, inputs = {"milestones": 150, "validation": 0.1}, {"video_features": ["i3d"], "text_features": "words"}
-    first = Settings.model_validate({"training": training, "inputs": inputs}).determines()
+    first = Settings.model_validate({"training": training, "inputs": inputs}).key_parameters()
     assert (first["model"], first["training"]) == ({"name": "qd_detr"}, {"learning_rate_drop": 150, "held_out": 0.1})
     assert first["inputs"] == {"video_encoders": ["i3d"], "text_encoder": "words"}
     named = Settings.model_validate({"inputs": {"video_features": ["0123abcd"], "text_features": "beef"}})
-    assert named.determines() == Settings().determines(), "artifacts are parents"
+    assert named.key_parameters() == Settings().key_parameters(), "artifacts are parents"
 
 
 def test_a_run_whose_settings_can_not_be_used_is_named(store: Store) -> None:

@@ -164,10 +164,12 @@ def test_example_sentences_depend_on_the_seed_alone() -> None:
 def test_what_determines_the_fills_is_not_how_they_are_computed(folder: Path, tmp_path: Path) -> None:
     shared, settings = Filling(), Llama(model=str(folder))
     moved = Path(shutil.copytree(folder, tmp_path / "elsewhere" / folder.name))
-    assert settings.determines(shared) == Llama(model=str(moved)).determines(shared)
-    assert settings.determines(shared) != Llama(model=str(build(tmp_path / folder.name, seed=1))).determines(shared)
-    assert settings.determines(shared) != Llama(model=str(folder), temperature=0).determines(shared)
-    assert settings.determines(shared) != settings.determines(Filling(vocabulary="dictionary"))
+    assert settings.key_parameters(shared) == Llama(model=str(moved)).key_parameters(shared)
+    assert settings.key_parameters(shared) != Llama(model=str(build(tmp_path / folder.name, seed=1))).key_parameters(
+        shared
+    )
+    assert settings.key_parameters(shared) != Llama(model=str(folder), temperature=0).key_parameters(shared)
+    assert settings.key_parameters(shared) != settings.key_parameters(Filling(vocabulary="dictionary"))
 
 
 @pytest.mark.parametrize(
