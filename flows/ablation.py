@@ -30,7 +30,9 @@ from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset
 from penumbra.tasks.grounding.training.stage import settings_for_clips
 from penumbra.tasks.negatives.parameters import Negatives, NegativesParameters
-from penumbra.tasks.stage import is_planned, logger, merge
+from penumbra.tasks.parameter_group import merge
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import is_planned
 
 
 @named_flow("ablation")

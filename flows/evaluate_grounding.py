@@ -20,7 +20,8 @@ from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model, runs_to_evaluate, sources_of_run
 from penumbra.tasks.grounding.evaluation.rejection import Existence
 from penumbra.tasks.grounding.report import EvaluatedRun, report_evaluation
-from penumbra.tasks.stage import is_planned, logger, run
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import is_planned, run
 
 
 @named_flow("evaluate-grounding")

@@ -115,6 +115,7 @@ def negatives_for(
         is_there = all(state == IS_THERE for _, state, _ in plan.rows) and store.manifest(made.negatives).kept
         if not is_there:
             with warnings_only() if quiet else nullcontext():
+                # A server shows the run, keeps hosted models' secrets, and gives workers their tasks; it takes seconds.
                 if PREFECT_API_URL.value() or values["filling"].hosted or len(queries) > FEW_ROWS:
                     made = run_flow("build-negatives", named, changes)
                 else:

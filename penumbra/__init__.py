@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from penumbra.tasks.grounding.prediction import Grounder
-    from penumbra.tasks.stage import Parameters
+    from penumbra.tasks.parameter_group import Parameters
 
     Group = Mapping[str, Any] | Parameters | None
 else:

@@ -30,10 +30,8 @@ from penumbra.artifacts.prefect_ui import has_pages, publish_stage
 from penumbra.artifacts.processes import value_set
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, workers
-from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
-from penumbra.tasks.parameter_group import merge as merge  # noqa: PLC0414
-from penumbra.tasks.progress import counting, prepare_log, progress_scope
-from penumbra.tasks.progress import logger as logger  # noqa: PLC0414
+from penumbra.tasks.parameter_group import Parameters
+from penumbra.tasks.progress import counting, logger, prepare_log, progress_scope
 
 REPORT_EVERY = 10.0  # seconds between two lines about progress
 FEW_ROWS = 4096  # the run itself makes a stage of at most so many rows, faster than workers start

@@ -19,7 +19,7 @@ from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.frames import Picture, Resizing
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.parameter_group import Parameters
 from penumbra.tasks.text.embeddings import encoder_inputs
 
 if TYPE_CHECKING:

@@ -16,7 +16,9 @@ from penumbra.tasks.features.imports import Imports
 from penumbra.tasks.features.simulated import Simulation, remark_on
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.stage import Parameters, logger, side_effect_task
+from penumbra.tasks.parameter_group import Parameters
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import side_effect_task
 
 FIRST = 3  # number of videos without features that the report names
 UNUSED = "queries of videos without features: training leaves them out"

@@ -28,7 +28,7 @@ from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.files import VideoFolder, is_inside
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, VideoStage, features_table
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.parameter_group import Parameters
 
 ARRAY_NAMES = ("features", "pooler_output", "last_hidden_state")
 PREFIX = "v_"

@@ -23,7 +23,8 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, VideoStage, features_table
-from penumbra.tasks.stage import Parameters, require_made, zip_parts
+from penumbra.tasks.parameter_group import Parameters
+from penumbra.tasks.stage import require_made, zip_parts
 from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 
 SIMULATED = "simulated"

@@ -23,8 +23,9 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import fast_cpu_matmul, pad_batch
 from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, required_digests, source
 from penumbra.tasks.features.reading import Float16Array, lists_of, vectors_of
-from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, logger, run, work_of
+from penumbra.tasks.parameter_group import Parameters
+from penumbra.tasks.progress import counting, logger
+from penumbra.tasks.stage import Stage, run, work_of
 from penumbra.tasks.text.embeddings import load_encoder, model_source
 
 STAGE = "text_features"

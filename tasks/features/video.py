@@ -35,8 +35,9 @@ from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.files import VideoFolder
 from penumbra.tasks.features.frames import Picture, VideoSummary
 from penumbra.tasks.features.reading import Float16Array, lists_of
-from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, logger, require_made
+from penumbra.tasks.parameter_group import Parameters
+from penumbra.tasks.progress import counting, logger
+from penumbra.tasks.stage import Stage, require_made
 
 STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64

@@ -28,7 +28,8 @@ from penumbra.tasks.grounding.training.presets import DEFAULT, Settings, explici
 from penumbra.tasks.grounding.training.stage import SECONDS as TRAINED
 from penumbra.tasks.grounding.training.stage import load_run
 from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.stage import Parameters, Stage, is_planned, merge, run
+from penumbra.tasks.parameter_group import Parameters, merge
+from penumbra.tasks.stage import Stage, is_planned, run
 
 FILE = Path(__file__).with_name("ablation_grids.yaml")
 QUALITY = "judging"  # no row of a grid changes it, and no grid measures quality

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.parameter_group import Parameters
 
 # the data decides these settings, not `ablation`
 OF_THE_DATA = {"video_dim", "text_dim", "longest_text", "projected", "grid", "patch_dim"}

@@ -25,7 +25,8 @@ from penumbra.tasks.grounding.metrics import compared_scores
 from penumbra.tasks.grounding.runs import below_constant, below_in_words, over_all, run_folder
 from penumbra.tasks.grounding.training.logs import best_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.stage import name_of
-from penumbra.tasks.stage import logger, side_effect_task
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import side_effect_task
 
 FILE = "report.html"
 RESULTS = (

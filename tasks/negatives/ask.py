@@ -19,7 +19,8 @@ from penumbra.tasks.negatives.providers.client import OVER_BUDGET, Client, all_o
 from penumbra.tasks.negatives.providers.hosted import SERVICES, ServiceError
 from penumbra.tasks.negatives.providers.questions import Question, WordLists, questions_of
 from penumbra.tasks.negatives.providers.settings import Filling, price_table
-from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import NotYetError, is_planned, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 
 REPORT_EVERY = 5.0  # seconds between two lines of progress

@@ -23,8 +23,8 @@ from penumbra.tasks.data.rows import training_queries
 from penumbra.tasks.negatives.language_model_weights import INSTALL, is_at_hand
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
 from penumbra.tasks.negatives.providers.settings import FEW, Filling, HostedSettings
-from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import NotYetError, Stage, logger, read_part, run, zip_parts
+from penumbra.tasks.progress import counting, logger
+from penumbra.tasks.stage import NotYetError, Stage, read_part, run, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import NOUNS_FIRST, Masking, render
 

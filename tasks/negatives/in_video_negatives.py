@@ -14,7 +14,8 @@ from pydantic import Field
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.stage import Parameters, Stage, read_part
+from penumbra.tasks.parameter_group import Parameters
+from penumbra.tasks.stage import Stage, read_part
 from penumbra.tasks.text.embeddings import cosine, vectors_by_text
 
 STAGE = "in_video_negatives"

@@ -23,7 +23,8 @@ from penumbra.tasks.negatives.checks import ALWAYS, WORD, normal_form, sentence_
 from penumbra.tasks.negatives.files import NegativesError, digest_of, rows_of
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
-from penumbra.tasks.stage import Stage, is_planned, logger
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import Stage, is_planned
 from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, encoder_inputs, model_source
 from penumbra.tasks.text.wordnet import forms, is_entailed, wordnet_inputs
 

@@ -11,7 +11,7 @@ from penumbra.tasks.negatives.in_video_negatives import Pairing
 from penumbra.tasks.negatives.language_model_weights import SMALL_MODEL
 from penumbra.tasks.negatives.providers.settings import Filling
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.parameter_group import Parameters
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.masks import Masking
 from penumbra.tasks.text.tags import Tagging

@@ -15,7 +15,8 @@ from penumbra.artifacts.markdown import bold, code, counted, markdown_table, pla
 from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.parameters import Negatives
-from penumbra.tasks.stage import Stage, logger, side_effect_task
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import Stage, side_effect_task
 
 EXAMPLES = 5
 LEVELS = 3

@@ -26,8 +26,9 @@ from penumbra.tasks.negatives.fills import FILLED, masked_queries, put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.kneser_ney import Plausibility
 from penumbra.tasks.negatives.reviews import EDIT, FILLS, REJECTED, Verdicts
+from penumbra.tasks.parameter_group import Parameters
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, read_part, zip_parts
+from penumbra.tasks.stage import Stage, read_part, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, Vectors, cosine, encode, vectors_by_text
 from penumbra.tasks.text.tags import load_pipeline
@@ -215,7 +216,7 @@ class Query:
         """Return whether each of these levels has a candidate that passes."""
         return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
 
-    def chains(self, levels: Sequence[int]) -> Iterator[Chain]:
+    def candidate_chains(self, levels: Sequence[int]) -> Iterator[Chain]:
         """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the level before.
 
         Chains of the first candidate of each level come first, then chains of the first two, four, and so on. A level
@@ -259,22 +260,23 @@ def choose(
     for has_accepted, levels in product((True, False), LEVEL_SETS):  # first the sets with all accepted levels
         undecided = [query for query in queries if query.masked.qid not in choices]
         possible = [query for query in undecided if query.accepted.issubset(levels) == has_accepted]
-        left = [(query, query.chains(levels)) for query in possible if query.has(levels)]
-        while left:
-            trying = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
-            holding = [(query, chain, list[float]()) for query, _, chain in trying]
+        remaining = [(query, query.candidate_chains(levels)) for query in possible if query.has(levels)]
+        while remaining:
+            tried = [(query, chains, chain) for query, chains in remaining if (chain := next(chains, None))]
+            surviving = [(query, chain, list[float]()) for query, _, chain in tried]
             for place in range(len(levels)):
-                fresh = sorted({chain[place].text for _, chain, _ in holding} - encoded.keys())
-                encoded |= zip(fresh, encode(fresh), strict=True) if fresh else ()
-                compared, holding = holding, []
+                new_texts = sorted({chain[place].text for _, chain, _ in surviving} - encoded.keys())
+                encoded |= zip(new_texts, encode(new_texts), strict=True) if new_texts else ()
+                compared, surviving = surviving, []
                 for query, chain, cosines in compared:
                     similarity = cosine(vectors[query.text], encoded[chain[place].text])
-                    if similarity < cosines[-1] if cosines else similarity <= ceiling:
-                        holding.append((query, chain, [*cosines, similarity]))
-            for query, chain, cosines in holding:
+                    falls = similarity < cosines[-1] if cosines else similarity <= ceiling
+                    if falls:
+                        surviving.append((query, chain, [*cosines, similarity]))
+            for query, chain, cosines in surviving:
                 choices[query.masked.qid] = dict(zip(levels, zip(chain, cosines, strict=True), strict=True))
                 tick(1)
-            left = [(query, chains) for query, chains, _ in trying if query.masked.qid not in choices]
+            remaining = [(query, chains) for query, chains, _ in tried if query.masked.qid not in choices]
     return choices
 
 

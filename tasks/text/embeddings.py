@@ -23,8 +23,9 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.data.annotations import TRAINING, SplitsStage
 from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, pad_batch
-from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, logger, read_part
+from penumbra.tasks.parameter_group import Parameters
+from penumbra.tasks.progress import counting, logger
+from penumbra.tasks.stage import read_part
 
 STAGE = "embeddings"
 BATCH_SIZE = 64  # texts that are encoded together

@@ -16,7 +16,8 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.annotations import TRAINING, SplitsStage
 from penumbra.tasks.data.rows import MASK
-from penumbra.tasks.stage import Parameters, read_part
+from penumbra.tasks.parameter_group import Parameters
+from penumbra.tasks.stage import read_part
 from penumbra.tasks.text.tags import SUBJECT_ARCS
 
 STAGE = "masks"

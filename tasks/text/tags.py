@@ -19,8 +19,9 @@ from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.parameter_group import Parameters
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, read_part
+from penumbra.tasks.stage import Stage, read_part
 
 if TYPE_CHECKING:
     from spacy.language import Language

@@ -20,7 +20,8 @@ from penumbra.tasks.grounding.configs import ModelConfig, RunChoice, Training
 from penumbra.tasks.grounding.training.presets import MODELS, Settings, layered, presets
 from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.providers.settings import Filling
-from penumbra.tasks.stage import IS_THERE, TO_MAKE, merge, planning
+from penumbra.tasks.parameter_group import merge
+from penumbra.tasks.stage import IS_THERE, TO_MAKE, planning
 from tests.corner import cut_out, without_prefect
 from tests.grounding_data import model_of
 from tests.rows import files_in

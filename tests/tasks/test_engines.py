@@ -22,7 +22,8 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine, chosen_engine, local_worker_count, use_engine, workers
-from penumbra.tasks.stage import Parameters, Stage, planning, run
+from penumbra.tasks.parameter_group import Parameters
+from penumbra.tasks.stage import Stage, planning, run
 from tests.cluster import free_port
 from tests.terminal import python
 

@@ -39,7 +39,8 @@ from penumbra.tasks.grounding.metrics import (
 )
 from penumbra.tasks.grounding.runs import ALL, CONSTANT
 from penumbra.tasks.grounding.training.stage import RunStage, chosen_run, name_of, split_rows
-from penumbra.tasks.stage import is_planned, logger, run
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import is_planned, run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,8 @@ from penumbra.tasks.grounding.training.stage import (
     run_name,
     settings_of,
 )
-from penumbra.tasks.stage import is_planned, logger, run, work_of
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import is_planned, run, work_of
 
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measurements in the manifest
 Row = dict[str, Any]

@@ -15,7 +15,7 @@ from penumbra.models.losses import Losses
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.configs import BaseSettings, ModelConfig
 from penumbra.tasks.grounding.metrics import ordering_metrics
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.parameter_group import Parameters
 
 Config = TypeVar("Config", bound=ModelConfig)
 SALIENCY_SPAN = 0.05  # smallest extent of a chart's axis: a quarter of the losses' smallest margin

@@ -16,7 +16,7 @@ from penumbra.artifacts.prefect_ui import live_page
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.stage import logger
+from penumbra.tasks.progress import logger
 
 FLOW = "train-grounding"
 PUBLISH_EVERY = 5.0  # seconds between two updates of the page: each is a call to the API

@@ -17,7 +17,8 @@ from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS, BaseSettings, ModelConfig, declaring
 from penumbra.tasks.grounding.families import families
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
-from penumbra.tasks.stage import Parameters, logger, merge
+from penumbra.tasks.parameter_group import Parameters, merge
+from penumbra.tasks.progress import logger
 
 PRESETS = Path(__file__).with_name("presets.yaml")
 MODELS: dict[str, type[ModelConfig]] = {model.model_fields["name"].default: model for model in families()}

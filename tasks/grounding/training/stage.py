@@ -44,7 +44,8 @@ from penumbra.tasks.grounding.training.checkpoints import read_weights
 from penumbra.tasks.grounding.training.logs import progress_shown
 from penumbra.tasks.grounding.training.loop import keep_memory, train
 from penumbra.tasks.grounding.training.presets import Settings, preset_named
-from penumbra.tasks.stage import Stage, logger, run, side_effect_task, work_of
+from penumbra.tasks.progress import logger
+from penumbra.tasks.stage import Stage, run, side_effect_task, work_of
 
 STAGE = "metrics"
 SECONDS = "seconds"  # of all epochs; in the manifest, because the table must not depend on the speed

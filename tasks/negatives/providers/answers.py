@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import answers_folder
-from penumbra.tasks.stage import logger
+from penumbra.tasks.progress import logger
 
 ACCOUNT = "account"  # the row with the USD spent and reserved by the last run that asked, and whether it has ended
 POLL = 0.05  # seconds between two attempts to reserve money

@@ -25,7 +25,7 @@ from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.answers import Answers, Budget
 from penumbra.tasks.negatives.providers.hosted import Action, Service, ServiceError
 from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Answer, Question, open_questions, store
-from penumbra.tasks.stage import logger
+from penumbra.tasks.progress import logger
 
 TRANSPORT_RETRIES = 6
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds between two attempts

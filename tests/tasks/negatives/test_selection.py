@@ -225,7 +225,7 @@ def test_levels_of_the_same_slots_take_different_words() -> None:
         for level, several in texts.items()
     }
     query = Query(MaskedQuery("q", [], ((first,), (first,), (first, second))), "text", candidates)
-    chains = {tuple(candidate.text for candidate in chain) for chain in query.chains((1, 2, 3))}
+    chains = {tuple(candidate.text for candidate in chain) for chain in query.candidate_chains((1, 2, 3))}
     assert chains == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
 
 

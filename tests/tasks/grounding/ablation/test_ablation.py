@@ -11,7 +11,7 @@ from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.ablation import COSTS, GROUPS, METRICS, Results, Row, grids, listing, plan
 from penumbra.tasks.grounding.training.presets import Settings, layered, presets
 from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.parameter_group import Parameters
 
 pytestmark = pytest.mark.long
 
