@@ -1,6 +1,5 @@
 """Removal of artifacts by name, by age and if nothing needs them; reports of damaged artifacts."""
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,24 +20,15 @@ with Store(sys.argv[1]).use("mine"):
 """
 
 
-def put(store: Store, stage: str, *parents: Artifact, number: int = 0, days: float = 0.0) -> Artifact:
-    artifact = build(store, stage, [], parents, parameters={"number": number})
-    manifest = store.manifest(artifact)
-    ended = datetime.now(UTC) - timedelta(days=days)
-    path = Path(artifact.path) / "_manifest.json"
-    path.write_text(manifest.model_copy(update={"ended": ended}).sealed().model_dump_json())
-    return artifact
-
-
 @pytest.fixture
 def made(store: Store) -> dict[str, Artifact]:
     """Tags that were made twice, masks of each, and a training on the first ones."""
-    old = put(store, "tags", days=9)
-    masks = put(store, "masks", old, days=8)
-    run = put(store, "metrics", masks, days=7)
-    lone = put(store, "tags", number=1, days=6)
-    put(store, "metrics", number=2, days=5)
-    newest = put(store, "tags", number=2, days=1)
+    old = build(store, "tags", [])
+    masks = build(store, "masks", [], (old,))
+    run = build(store, "metrics", [], (masks,))
+    lone = build(store, "tags", [], parameters={"number": 1})
+    build(store, "metrics", [], parameters={"number": 2})
+    newest = build(store, "tags", [], parameters={"number": 2})
     return {"old": old, "masks": masks, "run": run, "lone": lone, "newest": newest}
 
 

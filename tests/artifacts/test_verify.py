@@ -78,17 +78,34 @@ def test_every_mutation_is_found_and_the_next_run_mends_parts_and_manifest(store
         assert contents(artifact, "*part-*") == before
 
 
-@pytest.mark.parametrize("changes", [{"taken": 7, "kept": 6}, {"cost_usd": 0.0}, {"notes": {"x": 3}}], ids=str)
-@pytest.mark.parametrize("is_sealed", [True, False])
-def test_an_edited_record_never_enters_a_manifest(store: Store, changes: dict[str, object], is_sealed: bool) -> None:
+def with_record(changes: dict[str, object]) -> Callable[[Path], object]:
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        (PART, with_a_bit_flipped),
+        (PART, Path.unlink),
+        (REFUSED, Path.unlink),
+        (RECORD, Path.unlink),
+        (RECORD, with_record({"taken": 7, "kept": 6})),
+        (RECORD, with_record({"cost_usd": 0.0})),
+        (RECORD, with_record({"cost_usd": 0.0, "record_sha256": ""})),
+        (RECORD, with_record({"notes": {"x": 3}})),
+    ],
+)
+def test_a_part_that_was_changed_before_the_build_resumes_is_made_again(
+    store: Store, name: str, spoil: Callable[[Path], object]
+) -> None:
+    undisturbed = contents(Store(f"{store.root}-undisturbed").build(WORK, Makers()))
     with pytest.raises(RuntimeError):
-        store.build(WORK, Makers(fails=2))
-    path = Path(store.artifact(WORK).path) / RECORD
-    seal = {} if is_sealed else {"record_sha256": ""}
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes | seal))
+        store.build(WORK, Makers(fails=3))
+    spoil(Path(store.artifact(WORK).path) / name)
     resumed = Makers()
     manifest = store.manifest(store.build(WORK, resumed))
-    assert resumed.made == [1, 2, 3]
+    assert resumed.made == [1, 3]
+    assert contents(store.artifact(WORK)) == undisturbed
     assert (manifest.taken, manifest.kept, manifest.cost_usd, manifest.notes) == (12, 8, 2.0, {"clipped": 6})
 
 
