@@ -13,6 +13,7 @@ from penumbra.flows.local_run import plan_flow, prepare
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.data.rows import training_queries
 from tests.films import film
+from tests.rows import json_lines
 from tests.terminal import penumbra as run
 from tests.terminal import printed, refusal
 
@@ -73,32 +74,29 @@ def test_init_accounts_for_every_row_of_a_dirty_table(tmp_path: Path, novel: lis
         {**ROWS[0], "text": "a  person opens\u200b the door.\x07"},
         {**ROWS[1], "t0": 9, "t1": 12},
         {**ROWS[2], "text": "\u202e!"},
+        {**ROWS[0], "text": "a \ud800 person opens it."},
+        {**ROWS[1], "clip": "\ud800"},
     ]
-    done = run("init", "mine", "--from", table(tmp_path, [*ROWS, *dirty]), *novel)
-    output = " ".join(done.output.split())
-    assert "7 rows in, 5 out, 2 merged with earlier rows of the same sentence and video: own.csv:6, own.csv:7" in output
+    file = json_lines(tmp_path / "own.jsonl", [*ROWS, *dirty])
+    output = " ".join(run("init", "mine", "--from", str(file), *novel).output.split())
+    assert "2 merged with earlier rows of the same sentence and video: own.jsonl:5, own.jsonl:6" in output
     assert "query: control or format characters removed, rows: 2" in output
     assert "query: blanks between words made single spaces, rows: 1" in output
-    assert "query has no letter" in output
-    assert "own.csv:8: " in output
+    for reason in ("query has no letter │ 1 │ own.jsonl:7", "query is no valid Unicode text │ 1 │ own.jsonl:8"):
+        assert reason in output
+    assert "own.jsonl:9" in output, "video id is rejected, too"
     written = "".join(path.read_text() for path in (tmp_path / "data" / "mine").glob("*.json*"))
     assert not any(character in written for character in ("\\u200b", "\u200b", "\\u0007", "\u202e"))
 
 
-@pytest.mark.parametrize("novel", [[], ["--novel"]])
-def test_half_a_surrogate_pair_costs_its_row_alone(tmp_path: Path, novel: list[str]) -> None:
-    rows = [*ROWS, {**ROWS[0], "text": "a \ud800 person opens it."}, {**ROWS[1], "clip": "\ud800"}]
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for _ in range(2):  # the same rows again
-        output = " ".join(printed("init", "mine", "--from", str(tmp_path / "own.jsonl"), *novel).split())
-    assert "query is no valid Unicode text │ 1 │ own.jsonl:5" in output
-    assert "own.jsonl:6" in output, "video id is rejected, too"
-
-
-def test_check_fails_where_no_training_query_can_be_used(tmp_path: Path) -> None:
-    done = run("init", "mine", "--from", table(tmp_path, [{**row, "len": -1} for row in ROWS]))
-    assert done.exit_code == 1
-    assert "duration is not a positive number" in done.output
+def test_only_usable_training_queries_are_counted_and_check_fails_without_one(tmp_path: Path) -> None:
+    assert run("init", "mine", "--from", table(tmp_path, [*ROWS, {**ROWS[0], "text": "", "clip": "v9"}])).exit_code == 0
+    assert training_queries(Dataset(name="mine")) == 2
+    assert training_queries(Dataset(name="mine"), 1) == 1
+    unusable = [{**row, "len": -1} for row in ROWS]
+    assert run("init", "mine", "--from", table(tmp_path, unusable), "--force").exit_code == 1
+    assert training_queries(Dataset(name="mine")) == 0
+    assert run("check", "mine").exit_code == 1
 
 
 def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
@@ -244,12 +242,3 @@ def test_a_dry_run_says_what_extraction_lacks_and_fails(tmp_path: Path) -> None:
         reasons = {key for _, _, key in plan_flow(flow, "mine", {"clip.encoder": "tiny-clip"})}
         assert any("mine/videos of video files: name one with" in reason for reason in reasons)
         printed("run", flow, "mine", "--dry-run", *tiny, "--param", f"videos.folder={tmp_path}")
-
-
-def test_only_usable_training_queries_are_counted(tmp_path: Path) -> None:
-    rows = [*ROWS, {**ROWS[0], "text": "", "clip": "v9"}]
-    assert run("init", "mine", "--from", table(tmp_path, rows)).exit_code == 0
-    assert training_queries(Dataset(name="mine")) == 2
-    assert training_queries(Dataset(name="mine"), 1) == 1
-    (tmp_path / "data" / "mine" / "train.jsonl").unlink()
-    assert training_queries(Dataset(name="mine")) == 0
