@@ -92,6 +92,7 @@ def test_the_user_interface_has_tables_pages_and_a_report(built: tuple[Store, Ar
     data = published("rows-dirty-negatives", "stage-dirty-negatives", "report-dirty-build-negatives")
     store, negatives = built
     rows = json.loads(data["rows-dirty-negatives"])
+    assert len(rows) == 50, "the first"
     assert list(rows[0]) == ["query", "level", "negative", "cosine", "plausibility", "provider", "qid"]
     assert all(row.keys() == rows[0].keys() for row in rows)
     assert all("**" in row["negative"] and "**" not in row["query"] for row in rows), "what was changed is marked"
@@ -99,7 +100,6 @@ def test_the_user_interface_has_tables_pages_and_a_report(built: tuple[Store, Ar
     report = data["report-dirty-build-negatives"]
     assert f"{store.manifest(negatives).rows:,} negatives" in report
     assert "query has no primitive to mask" in report
-    assert not any(line.startswith((" ", "\t")) for line in report.splitlines())
 
 
 def test_a_run_ends_with_a_sentence_and_its_own_report(built: tuple[Store, Artifact]) -> None:
@@ -109,11 +109,7 @@ def test_a_run_ends_with_a_sentence_and_its_own_report(built: tuple[Store, Artif
         [report] = [it for it in artifacts if it.key == "report-dirty-build-negatives"]
         run = client.read_flow_run(report.flow_run_id)
     assert run.name == "build-negatives dirty"
-    assert re.fullmatch(
-        rf"{store.manifest(negatives).rows:,} negatives for .*\. In {negatives.path}", run.state.message
-    )
-    [verdict] = re.findall(r"; l(evels? [123].*: [a-z ]+)\. In ", run.state.message)
-    assert f"; l{verdict}" in str(report.data)
+    assert re.fullmatch(rf"{store.manifest(negatives).rows:,} negatives .*\. In {negatives.path}", run.state.message)
     own = [artifact.key for artifact in artifacts if artifact.flow_run_id == run.id and not artifact.task_run_id]
     assert sorted(own) == ["report-dirty-build-negatives", "report-dirty-quality"]
 

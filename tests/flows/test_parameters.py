@@ -98,8 +98,8 @@ def test_an_ambiguous_name_lists_paths_that_can_be_typed() -> None:
 @pytest.mark.parametrize(
     ("flow_name", "pair", "message"),
     [
-        (NEGATIVES, "filling.candidates", "is no NAME=VALUE"),
-        (NEGATIVES, "=3", "is no NAME=VALUE"),
+        (NEGATIVES, "filling.candidates", "is not NAME=VALUE"),
+        (NEGATIVES, "=3", "is not NAME=VALUE"),
         (NEGATIVES, "masking.ratio=[0.1]", "ratio: Extra inputs are not permitted: did you mean masking.ratios?"),
         (NEGATIVES, "celing=0.9", "no parameter celing: did you mean choosing.ceiling?"),
         (TRAINING, "losses.shin=true", "did you mean model.losses.shine?"),

@@ -52,7 +52,6 @@ from tests.rows import build, negative
 from tests.terminal import penumbra, printed, refusal
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
-TINY_MMN = MMNConfig(hidden=8, ablation=TINY_MAP)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +86,10 @@ def dataset(films: Path) -> Dataset:
     return Dataset(name="few", folder=str(films))
 
 
+def parents_of(artifact: Artifact, stage: str) -> list[Artifact]:
+    return [parent for parent in Store().manifest(artifact).parents if parent.stage == stage]
+
+
 def train(films: Path, shine: bool) -> Artifact:
     model = QDDETRConfig(**model_of(**TINY), losses=LossConfig(shine=shine))
     training = Training(epochs=2, batch_size=8, evaluate_every=1, validation=0.3)
@@ -118,22 +121,19 @@ def film(world: Path) -> Path:
     return next((world / "videos").glob("*.mp4"))
 
 
-def test_the_report_has_everything_and_no_markup(world: Path, evaluated: Artifact, trained: Artifact) -> None:
+def test_an_evaluation_s_report_is_published_and_stays(world: Path, evaluated: Artifact, trained: Artifact) -> None:
     page = (run_folder(trained) / "report.html").read_text(encoding="utf-8")
     for title in ("Results", "saliency inside the moment", "Training", "Settings", "Origin"):
         assert title in page
-    assert "<script" not in page
-    assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
+    assert "<script" not in page, "of the sentences"
     [shown] = published("report-few-evaluate-grounding").values()
-    assert not re.search(r"(?<!\\)<script", shown)
     assert shown.count("(data:image/svg+xml;base64,") == page.count("<svg")
     train(world, shine=True)
     assert (run_folder(trained) / "report.html").read_text(encoding="utf-8") == page, "training's holds less"
 
 
 def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evaluated: Artifact) -> None:
-    store = Store()
-    [predictions] = [p for p in store.manifest(evaluated).parents if p.stage == "predictions"]
+    store, [predictions] = Store(), parents_of(evaluated, "predictions")
     annotations = {row["qid"]: row for row in store.table(store.newest("few", "annotations")).to_pylist()}
     by_video: dict[str, list[dict[str, Any]]] = {}
     for row in store.table(predictions).to_pylist():
@@ -151,52 +151,31 @@ def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evalu
             assert one.duration == annotations[row["qid"]]["duration"]
 
 
-def test_predictions_say_how_likely_a_moment_exists(world: Path, evaluated: Artifact) -> None:
-    store = Store()
-    [predictions] = [p for p in store.manifest(evaluated).parents if p.stage == "predictions"]
-    [calibration] = [p for p in store.manifest(predictions).parents if p.stage == "calibration"]
-    calibrator, words = read_calibrator(calibration)
+def test_predictions_say_how_likely_a_moment_exists(evaluated: Artifact) -> None:
+    [predictions] = parents_of(evaluated, "predictions")
+    calibrator, words = read_calibrator(*parents_of(predictions, "calibration"))
     assert calibrator is not None
-    assert "from highest saliency and best window; no existence head was trained" in words
-    found = store.table(predictions, ["existence"])["existence"].to_pylist()
+    assert "no existence head was trained" in words
+    found = Store().table(predictions, ["existence"])["existence"].to_pylist()
     assert all(0 <= value <= 1 for value in found)
     assert len(set(found)) > 1
-    numbers = dict(zip(*store.table(calibration, ["name", "value"]).to_pydict().values(), strict=True))
-    assert {"true sentences", "another video sentences", "level 1 sentences", "AUROC"} <= numbers.keys()
 
 
-def test_a_run_without_validation_queries_is_not_calibrated(film: Path) -> None:
+@pytest.mark.parametrize(
+    ("weight", "lacks"), [(0.0, "no validation query"), (1.0, "no validation queries to calibrate")]
+)
+def test_a_run_without_validation_queries_is_not_calibrated(film: Path, weight: float, lacks: str) -> None:
     sources = find_sources(Store().newest("few", "annotations"), Settings())
-    words = {}
-    for weight in (0.0, 1.0):
-        model = TINY_MMN.model_copy(update={"losses": LossConfig(existence=weight)})
-        settings = Settings(model=model, training=Training(epochs=1, batch_size=8, validation=0.0))
-        metrics = flow(train_model)(sources, settings)
-        if not weight:
-            command = f"penumbra run evaluate-grounding few --param choice.run={metrics.key}"
-            assert any(command in note for note in Grounder.of_run(metrics.key).watch(film).notes)
-        predictions = flow(predict_model)(metrics, sources, None, ("test",))
-        [calibration] = [p for p in Store().manifest(predictions).parents if p.stage == "calibration"]
-        words[weight] = read_calibrator(calibration)[1]
-        if not weight:
-            notes = Grounder.of_run(metrics.key).watch(film).notes
-            assert any("no validation query (training.validation)" in note for note in notes)
-        nulls = Store().table(predictions, ["existence"])["existence"].null_count
-        assert (nulls > 0) == (weight == 0), "a head needs no calibration"
-    assert "no validation query (training.validation)" in words[0.0]
-    assert "no validation queries to calibrate it on" in words[1.0]
-
-
-def test_mmn_predicts_what_its_run_predicted(world: Path, evaluated: Artifact) -> None:
-    settings = Settings(model=TINY_MMN, training=Training(epochs=1, batch_size=8, validation=0.3))
-    sources = find_sources(Store().newest("few", "annotations"), Settings())
+    model = MMNConfig(hidden=8, ablation=TINY_MAP, losses=LossConfig(existence=weight))
+    settings = Settings(model=model, training=Training(epochs=1, batch_size=8, validation=0.0))
     metrics = flow(train_model)(sources, settings)
+    advice = f"penumbra run evaluate-grounding few --param choice.run={metrics.key} does it"
+    assert advice in " ".join(Grounder.of_run(metrics.key).watch(film).notes)
     predictions = flow(predict_model)(metrics, sources, None, ("test",))
-    row = Store().table(predictions).to_pylist()[0]
-    asked = next(it for it in Store().table(sources.annotations).to_pylist() if it["qid"] == row["qid"])
-    [grounding] = Grounder.of_run(metrics.key).ground(world / "videos" / f"{asked['vid']}.mp4", [asked["query"]])
-    assert [(w.start, w.end) for w in grounding.windows] == [(w["start"], w["end"]) for w in row["windows"]]
-    assert grounding.saliency == pytest.approx(row["saliency"], abs=2e-2)
+    assert lacks in read_calibrator(*parents_of(predictions, "calibration"))[1]
+    assert advice not in " ".join(Grounder.of_run(metrics.key).watch(film).notes)
+    nulls = Store().table(predictions, ["existence"])["existence"].null_count
+    assert (nulls > 0) == (not weight), "a head needs no calibration"
 
 
 def test_no_empty_window_is_offered_and_scores_close_to_the_best_are_marked(
@@ -282,11 +261,9 @@ def test_faults_are_reported(
     assert re.search(message, refusal("predict", str(path), query, *arguments))
 
 
-def test_one_text_in_place_of_queries_is_refused_and_a_grounder_is_shown_by_its_name(grounder: Grounder) -> None:
+def test_one_text_in_place_of_queries_is_refused(grounder: Grounder) -> None:
     with pytest.raises(PenumbraError, match="give a list of queries: "):
         grounder.ground("video.mp4", "a person opens the door.")
-    assert grounder.name in repr(grounder)
-    assert len(repr(grounder).splitlines()) == 1
 
 
 def test_weights_of_another_run_are_refused_and_reported(base: Artifact, trained: Artifact, tmp_path: Path) -> None:
