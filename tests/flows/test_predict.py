@@ -169,7 +169,7 @@ def test_a_run_without_validation_queries_is_not_calibrated(film: Path, weight: 
     model = MMNConfig(hidden=8, ablation=TINY_MAP, losses=LossConfig(existence=weight))
     settings = Settings(model=model, training=Training(epochs=1, batch_size=8, validation=0.0))
     metrics = flow(train_model)(sources, settings)
-    advice = f"penumbra run evaluate-grounding few --param choice.run={metrics.key} does it"
+    advice = f"penumbra run evaluate-grounding few --param choice.run={metrics.key}"
     assert advice in " ".join(Grounder.of_run(metrics.key).watch(film).notes)
     predictions = flow(predict_model)(metrics, sources, None, ("test",))
     assert lacks in read_calibrator(*parents_of(predictions, "calibration"))[1]

@@ -1,9 +1,7 @@
 """Attention and dropout against their formulas; invariances of the models; official checkpoints, also damaged ones."""
 
-import argparse
 import math
 import sys
-import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from penumbra.models.checkpoints import CheckpointError, our_name, read_official
+from penumbra.models.checkpoints import CheckpointError, read_official
 from penumbra.models.detr import GroundingModel, Inputs, Outputs
 from penumbra.models.transformer import Dropout, attend, keep_mask, padding_bias
 from penumbra.tasks.grounding.runs import RunError
@@ -102,33 +100,6 @@ def test_features_of_another_width_are_refused_by_name() -> None:
 # -- official checkpoints ----------------------------------------------------------------------------------------------
 
 
-def options_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if kind == "dict":
-        return {"nheads": 4}
-    if kind == "namespace":
-        return argparse.Namespace(nheads=4)
-    module = types.ModuleType("easydict")
-    exec("class EasyDict(dict):\n    pass", module.__dict__)
-    module.EasyDict.__module__ = "easydict"
-    monkeypatch.setitem(sys.modules, "easydict", module)
-    found = module.EasyDict(nheads=4)
-    found.nheads = 4  # the real one keeps its values as attributes too
-    return found
-
-
-@pytest.mark.parametrize("kind", ["dict", "namespace", "easydict"])
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_options_of_all_kinds_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, wrapped: bool
-) -> None:
-    name = "module.class_embed.bias" if wrapped else "class_embed.bias"
-    content = {"model": {name: torch.ones(2)}, "opt": options_of(kind, monkeypatch), "epoch": 3}
-    torch.save(content, tmp_path / "model.ckpt")
-    monkeypatch.delitem(sys.modules, "easydict", raising=False)
-    weights = read_official(tmp_path / "model.ckpt")
-    assert torch.equal(weights["class_head.bias"], torch.ones(2))
-
-
 def test_fine_tuning_starts_from_a_checkpoint(tmp_path: Path) -> None:
     first = settings({"epochs": 2})
     train(*job(tmp_path / "first", first, count=8))
@@ -145,29 +116,50 @@ def test_fine_tuning_starts_from_a_checkpoint(tmp_path: Path) -> None:
         read_weights(str(tmp_path / "none.ckpt"))
 
 
+def test_options_whose_package_is_not_installed_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EasyDict, as QD-DETR's authors pickled it, and the names of a model in `DataParallel`."""
+    monkeypatch.setattr(EasyDict, "__module__", "easydict")
+    monkeypatch.setitem(sys.modules, "easydict", sys.modules[__name__])
+    content = {"model": {"module.class_embed.bias": torch.ones(2)}, "opt": EasyDict(nheads=4), "epoch": 3}
+    torch.save(content, tmp_path / "model.ckpt")
+    monkeypatch.delitem(sys.modules, "easydict")
+    assert torch.equal(read_official(tmp_path / "model.ckpt")["class_head.bias"], torch.ones(2))
+
+
+class EasyDict(dict[str, Any]):
+    """One that keeps its values as attributes too, as the real one does."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.__dict__ = self
+
+
 class Hostile:
     def __reduce__(self) -> Any:
         return (Path.touch, (Path("ran"),))
 
 
-def test_a_file_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+LARGE = b"\x80\x02cbuiltins\nbytearray\nJ\x00\x00\x00\x10\x85R."  # an object of 268 MB
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"model": {}, "opt": Hostile()}, "can't be read as weights only"),
+        ([1, 2], "holds no weights"),
+        ({"model": {"roberta.encoder.weight": torch.ones(2)}}, "no parameter"),
+        (LARGE, "creates a bytearray"),
+    ],
+    ids=["runs code", "a list", "another model", "large"],
+)
+def test_a_file_that_is_no_checkpoint_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any, message: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save({"model": {}, "opt": Hostile()}, tmp_path / "model.ckpt")
-    with pytest.raises(CheckpointError, match="can't be read as weights only"):
+    if isinstance(content, bytes):
+        (tmp_path / "model.ckpt").write_bytes(content)
+    else:
+        torch.save(content, tmp_path / "model.ckpt")
+    with pytest.raises(CheckpointError, match=message):
         read_official(tmp_path / "model.ckpt")
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    torch.save([1, 2], tmp_path / "list.ckpt")
-    with pytest.raises(CheckpointError, match="holds no weights"):
-        read_official(tmp_path / "list.ckpt")
-    with pytest.raises(CheckpointError, match="no parameter"):
-        our_name("roberta.encoder.weight")
-
-
-def test_a_checkpoint_that_makes_a_large_object_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.ckpt"
-    path.write_bytes(b"\x80\x02cbuiltins\nbytearray\nJ\x00\x00\x00\x10\x85R.")  # of 268 MB
-    with pytest.raises(CheckpointError, match="creates a bytearray"):
-        read_official(path)
