@@ -3,18 +3,20 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penumbra.artifacts import store as store_module
+from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.stage import build
 from tests.artifacts.test_store import WORK, Makers, contents, with_a_bit_flipped
+from tests.rows import json_lines
 
 LINE = {"vid": "v", "query": "a person sits.", "duration": 9, "relevant_windows": [[1, 2]]}
 PART, REFUSED = "part-00001.parquet", "_rejected/part-00001.parquet"
@@ -125,31 +127,34 @@ def test_parts_that_were_made_differently_are_named(store: Store, monkeypatch: p
 @pytest.mark.parametrize("when", ["before the first part", "before the manifest"])
 @pytest.mark.parametrize("change", ["other bytes", "deleted"])
 def test_inputs_that_change_while_they_are_read_are_refused(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, change: str
+    store: Store, tmp_path: Path, when: str, change: str
 ) -> None:
     """A file that is still being copied gives no artifact under the key of its earlier content."""
-    file = tmp_path / "train.jsonl"
     rows = [LINE | {"qid": str(number), "vid": f"v{number}"} for number in range(4)]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    file.write_text(text)
+    file = json_lines(tmp_path / "train.jsonl", rows)
+    text = file.read_text()
     stage = Annotations(Dataset(name="own", folder=str(tmp_path)), rows_a_part=2)
     assert stage.work.inputs
 
     def damage() -> None:
         if change == "deleted":
-            file.unlink()
+            file.unlink(missing_ok=True)
         else:
             file.write_text(text + json.dumps(LINE | {"qid": "9"}) + "\n")
 
-    target = "write" if when == "before the first part" else "_finish"
-    original = getattr(Store, target)
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, target, lambda *given, **named: (damage(), original(*given, **named))[1])
-        with pytest.raises(ArtifactError, match=r"train\.jsonl was changed while it was read"):
-            build(stage)
+    def parts() -> Iterator[Callable[[], Part]]:
+        for make in stage.parts():
+            part = make()
+            if when == "before the first part":
+                damage()
+            yield lambda part=part: part  # type: ignore[misc]
+        damage()
+
+    with pytest.raises(ArtifactError, match=r"train\.jsonl was changed while it was read"):
+        store.build(stage.work, parts())
     folder = Path(store.artifact(stage.work).path)
     assert not (folder / MANIFEST).exists()
-    if target == "write":
+    if when == "before the first part":
         assert not list(folder.rglob("*.parquet")), "nothing made of the changed file is kept"
     file.write_text(text)
     assert store.verify(build(Annotations(stage.source, rows_a_part=2))) == []

@@ -82,10 +82,6 @@ def test_every_query_has_one_negative_a_level_or_a_reason(built: tuple[Store, Ar
     assert len(chosen) > 0.95 * len(masked)
     tests = {q["query"] for q in store.table(store.newest("dirty", "annotations")).to_pylist() if q["split"] == "test"}
     assert not {row["negative"] for row in rows} & tests
-    falling: dict[str, float] = {}
-    for row in sorted(rows, key=lambda row: (row["qid"], row["level"])):
-        assert row["similarity"] < falling.get(row["qid"], 1.0)
-        falling[row["qid"]] = row["similarity"]
 
 
 def test_the_user_interface_has_tables_pages_and_a_report(built: tuple[Store, Artifact]) -> None:
@@ -154,10 +150,9 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
     assert {place: row["negative"] for place, row in found.items()} == {p: row["negative"] for p, row in own.items()}
     for place, row in found.items():
         assert row["provider"] == "imported"
-        assert row["checks"] == own[place]["checks"]
-        assert row["words"] == own[place]["words"]
-        assert row["similarity"] == pytest.approx(own[place]["similarity"], abs=1e-3)
-        assert row["plausibility"] == pytest.approx(own[place]["plausibility"], abs=1e-3)
+        assert (row["checks"], row["words"]) == (own[place]["checks"], own[place]["words"])
+        for figure in ("similarity", "plausibility"):
+            assert row[figure] == pytest.approx(own[place][figure], abs=1e-3)
     assert "3 rows rejected, 3 of them: no query has its qid" in made.outcome
 
 

@@ -34,6 +34,7 @@ from tests.terminal import printed, python, refusal
 pytestmark = pytest.mark.slow
 
 NEGATIVES, TRAINING = "build-negatives", "train-grounding"
+DEEP = "epochs: 3\ntraining:\n  seed: 7\nmodel: {hidden: 8}\n"
 WITH_FILE = ("run", NEGATIVES, "scenes", "--dry-run", "--config")
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
 
@@ -124,23 +125,23 @@ def test_a_wrong_parameter_names_the_nearest(store: Store, flow_name: str, pair:
         prepare(flow_name, "scenes", parse_parameters([pair]))
 
 
-def test_typed_parameters_beat_those_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, layers = tmp_path / "run.yaml", list[Any]()
+@pytest.mark.parametrize(
+    ("text", "typed", "expected"),
+    [
+        (DEEP, "training.epochs=5", {"training": {"seed": 7, "epochs": 5}, "model": {"hidden": 8}}),
+        (DEEP, "epochs=5", {"training": {"seed": 7, "epochs": 5}, "model": {"hidden": 8}}),
+        ("model: {name: vdi}\nclip_encoder: x\n", "clip_encoder=y", {"model": {"name": "vdi", "clip_encoder": "y"}}),
+    ],
+)
+def test_typed_parameters_beat_those_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, typed: str, expected: dict[str, Any]
+) -> None:
+    layers = list[Any]()
     monkeypatch.setattr("penumbra.flows.local_run.plan_flow", lambda *given: layers.extend(given[2:]) or [])
-    monkeypatch.setattr("penumbra.flows.local_run.log_price", lambda *_: None)
-
-    def changed(text: str, typed: str) -> dict[str, Any]:
-        file.write_text(text)
-        layers.clear()
-        printed("run", TRAINING, "scenes", "--dry-run", "--config", str(file), "--param", typed)
-        deployed, parameters = deployment_parameters(TRAINING, "scenes"), prepare(TRAINING, "scenes", *layers)[1]
-        return {key: value for key, value in parameters.items() if value != deployed.get(key)}
-
-    text = "epochs: 3\ntraining:\n  seed: 7\nmodel.losses.shine: true\nmodel: {hidden: 8}\n"
-    expected = {"training": {"seed": 7, "epochs": 5}, "model": {"hidden": 8, "losses": {"shine": True}}}
-    assert changed(text, "training.epochs=5") == changed(text, "epochs=5") == expected
-    vdi = changed("model: {name: vdi}\nclip_encoder: x\n", "clip_encoder=y")
-    assert vdi == {"model": {"name": "vdi", "clip_encoder": "y"}}
+    (tmp_path / "run.yaml").write_text(text)
+    printed("run", TRAINING, "scenes", "--dry-run", "--config", str(tmp_path / "run.yaml"), "--param", typed)
+    deployed, parameters = deployment_parameters(TRAINING, "scenes"), prepare(TRAINING, "scenes", *layers)[1]
+    assert {key: value for key, value in parameters.items() if value != deployed.get(key)} == expected
 
 
 @pytest.mark.parametrize(

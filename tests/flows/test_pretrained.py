@@ -1,13 +1,11 @@
-"""Checkpoints of others, from stand-ins for the hub and for their authors' sites, over real HTTP."""
+"""Checkpoints of others, from a stand-in for their authors' sites, over real HTTP, and from the hub's cache."""
 
-import hashlib
-import json
+import shutil
 import threading
 import urllib.request
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -69,46 +67,13 @@ def official_weights(model: str = "qd_detr", video: int = VIDEO) -> dict[str, Te
     return weights
 
 
-@contextmanager
-def served(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
-    """Serve files by their paths, and /OWNER/NAME/FILE as the hub does; yield the address and what is asked for."""
-    asked = list[str]()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0].replace("/resolve/main/", "/").replace(f"/resolve/{'0' * 40}/", "/")
-            repository = "/".join(path.split("/")[3:5])
-            own = [name.split("/", 3)[3] for name in files if name.startswith(f"/{repository}/")]
-            asked.append(path)
-            sizes = {name: len(files[f"/{repository}/{name}"]) for name in own}
-            tree = [{"type": "file", "path": name, "size": size, "oid": "0"} for name, size in sizes.items()]
-            listed = {"id": repository, "sha": "0" * 40, "siblings": [{"rfilename": name} for name in own]}
-            if path.startswith("/api/models/") and own:
-                data = json.dumps(tree if "/tree/" in path else listed).encode()
-            else:
-                data = files.get(path, b"")
-            self.send_response(200 if data else 404)
-            self.send_header("Content-Length", str(len(data)))
-            self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
-            self.send_header("X-Repo-Commit", "0" * 40)
-            if not data:
-                self.send_header("X-Error-Code", "EntryNotFound")
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(data)
-
-        do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
+@pytest.fixture
+def site(here: Path) -> Iterator[str]:
+    """Serve the user's folder; each request is a line of standard error."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture
@@ -127,13 +92,14 @@ def checkpoint(file: Path, weights: dict[str, Tensor]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
-def test_a_published_checkpoint_grounds_a_video(here: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_published_checkpoint_grounds_a_video(
+    here: Path, site: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
     data = checkpoint(here / "a.ckpt", official_weights(name)).read_bytes()
-    with served({"/a/model_best.ckpt": data}) as (address, asked):
-        monkeypatch.setitem(pretrained.PUBLISHED, name, f"{address}/a/model_best.ckpt")
-        for _ in range(2):
-            grounder = Grounder.pretrained(name, TINY)
-    assert asked == ["/a/model_best.ckpt"]
+    monkeypatch.setitem(pretrained.PUBLISHED, name, f"{site}/a.ckpt")
+    for _ in range(2):
+        grounder = Grounder.pretrained(name, TINY)
+    assert capfd.readouterr().err.count("GET /a.ckpt") == 1
     watched = grounder.watch("video.mp4")
     assert "no digest" in watched.notes[0]
     assert "the first 150 s" in watched.notes[1]
@@ -150,15 +116,49 @@ def test_a_published_checkpoint_grounds_a_video(here: Path, monkeypatch: pytest.
         Grounder.pretrained(name, TINY)
 
 
-def test_a_file_of_another_digest_is_not_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served({"/a": b"other"}) as (address, _):
-        monkeypatch.setitem(pretrained.PUBLISHED, "mine", f"{address}/a")
-        monkeypatch.setitem(pretrained.DIGESTS, "mine", "0" * 64)
-        with pytest.raises(RunError, match="not 0000"):
-            Grounder.pretrained("mine", TINY)
+def test_a_file_of_another_digest_is_not_kept(here: Path, site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pretrained.PUBLISHED, "mine", f"{site}/video.mp4")
+    monkeypatch.setitem(pretrained.DIGESTS, "mine", "0" * 64)
+    with pytest.raises(RunError, match="not 0000"):
+        Grounder.pretrained("mine", TINY)
     assert not (here / "runs").exists()
+
+
+def test_a_site_that_does_not_answer_has_a_remedy(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pretrained.PUBLISHED, "mine", "http://127.0.0.1:9/a")
     with pytest.raises(RunError, match=r"no answer from .* copy it to .*mine\.ckpt"):
         Grounder.pretrained("mine", TINY)
+
+
+def test_what_a_proxy_answers_is_not_remembered(here: Path, site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "a.ckpt").write_text("<html>log in</html>")
+    monkeypatch.setitem(pretrained.PUBLISHED, "mine", f"{site}/a.ckpt")
+    with pytest.raises(RunError, match=r"returned no checkpoint: .* copy it to .*mine\.ckpt"):
+        Grounder.pretrained("mine", TINY)
+    assert not list((here / "runs" / "pretrained").iterdir())
+    checkpoint(here / "a.ckpt", official_weights())
+    Grounder.pretrained("mine", TINY)
+    (here / "runs" / "pretrained" / "mine.ckpt").unlink()
+    checkpoint(here / "a.ckpt", official_weights(video=VIDEO + 1))
+    with pytest.raises(RunError, match=r"changed since it was first fetched; to trust it, remove .*mine\.sha256"):
+        Grounder.pretrained("mine", TINY)
+
+
+def test_predict_takes_checkpoint_and_clip_from_the_hub(here: Path) -> None:
+    """As the hub's own client has left them in its cache."""
+    (here / "grounder").mkdir()
+    save_file(official_weights(), here / "grounder" / "model.safetensors")
+    commit = "0" * 40
+    for name, folder in (("someone--grounder", here / "grounder"), ("openai--clip-vit-base-patch32", FOLDER)):
+        cached = here / "hub" / f"models--{name}"
+        shutil.copytree(folder, cached / "snapshots" / commit)
+        (cached / "refs").mkdir()
+        (cached / "refs" / "main").write_text(commit)
+    words = ("predict", "video.mp4", *SENTENCES, "--model", "someone/grounder")
+    program = "from penumbra.flows.commands import main\nmain()"
+    done = python(program, *words, HF_HUB_CACHE=str(here / "hub"), PYTHONPATH=str(PROJECT))
+    assert all(sentence in done.stdout for sentence in SENTENCES)
+    assert "someone/grounder: from the hub" in done.stderr
 
 
 def test_features_that_are_not_computed_here_are_named(here: Path) -> None:
@@ -216,37 +216,9 @@ def test_a_compressed_checkpoint_is_not_unpacked(here: Path) -> None:
         Grounder.pretrained(str(here / "a.ckpt"), TINY)
 
 
-def test_what_a_proxy_answers_is_not_remembered(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"/a": b"<html>log in</html>"}
-    with served(files) as (address, _):
-        monkeypatch.setitem(pretrained.PUBLISHED, "mine", f"{address}/a")
-        with pytest.raises(RunError, match=r"/a returned no checkpoint: .* copy it to .*mine\.ckpt"):
-            Grounder.pretrained("mine", TINY)
-        assert not list((here / "runs" / "pretrained").iterdir())
-        files["/a"] = checkpoint(here / "a.ckpt", official_weights()).read_bytes()
-        Grounder.pretrained("mine", TINY)
-        kept = here / "runs" / "pretrained" / "mine.ckpt"
-        kept.unlink()
-        files["/a"] = checkpoint(here / "a.ckpt", official_weights(video=VIDEO + 1)).read_bytes()
-        with pytest.raises(RunError, match=r"changed since it was first fetched; to trust it, remove .*mine\.sha256"):
-            Grounder.pretrained("mine", TINY)
-
-
 def test_a_download_stays_encrypted() -> None:
     asked = urllib.request.Request("https://a.example/x")
     for address in "http://a.example/x", "ftp://a.example/x":
         with pytest.raises(URLError, match="not encrypted"):
             pretrained.StaySecure().redirect_request(asked, None, 302, "", {}, address)
     assert pretrained.StaySecure().redirect_request(asked, None, 302, "", {}, "https://b.example/x")
-
-
-def test_predict_takes_checkpoint_and_clip_from_the_hub(here: Path) -> None:
-    save_file(official_weights(), here / "model.safetensors")
-    files = {f"/openai/clip-vit-base-patch32/{path.name}": path.read_bytes() for path in FOLDER.iterdir()}
-    files["/someone/grounder/model.safetensors"] = (here / "model.safetensors").read_bytes()
-    words = ("predict", "video.mp4", *SENTENCES, "--model", "someone/grounder")
-    with served(files) as (address, _):
-        hub = {"HF_ENDPOINT": address, "HF_HOME": str(here / "hub"), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
-        done = python("from penumbra.flows.commands import main\nmain()", *words, **hub, PYTHONPATH=str(PROJECT))
-    assert all(sentence in done.stdout for sentence in SENTENCES)
-    assert "someone/grounder: from the hub" in done.stderr

@@ -16,18 +16,6 @@ def with_negative(batch: Inputs) -> Inputs:
     return replace(batch, text=torch.cat((text, text.roll(-1, 1))), text_mask=torch.cat((mask, mask.roll(-1, 1))))
 
 
-def test_a_clip_is_probable_that_fits_the_query_and_not_the_negative() -> None:
-    net, batch = model("bm_detr").eval(), inputs()
-    both = with_negative(batch)
-    own = net(batch).probability
-    other = net(replace(batch, text=both.text[1:], text_mask=both.text_mask[1:])).probability
-    joint: Outputs = net(both)
-    torch.testing.assert_close(joint.probability, own * (1 - other))
-    assert torch.equal(own > 0, batch.video_mask)
-    torch.testing.assert_close(joint.spans, net(batch).spans)  # the decoder knows no negative
-    assert not torch.allclose(joint.saliency, net(batch).saliency)
-
-
 def test_the_papers_decoder_sees_the_weighted_clips() -> None:
     paper, released = (model("bm_detr", weighted_decoder=wanted).eval() for wanted in (True, False))
     batch, memories = with_negative(inputs()), []
