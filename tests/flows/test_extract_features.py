@@ -1,6 +1,7 @@
-"""`extract-features` on real Prefect: good and bad videos in, Parquet out, and a page with figures."""
+"""`extract-features` on real Prefect: good and bad videos in, features and a page out; a model that reads patches."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +13,29 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
+from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
+from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.features.clip import FOLDER, Clip, load
-from penumbra.tasks.features.frames import VideoSummary, clip_frames
+from penumbra.tasks.features.clip import FOLDER, Clip, load, normalise, patch_sizes
+from penumbra.tasks.features.extraction import ExtractedFeatures
+from penumbra.tasks.features.frames import VideoSummary, clip_frames, resize
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
+from penumbra.tasks.grounding.batches.examples import load_patches
+from penumbra.tasks.grounding.configs import RunChoice, Training
+from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
+from penumbra.tasks.grounding.families.vdi import VDIConfig
+from penumbra.tasks.stage import build
+from penumbra.tasks.text.tags import Tagging, Tags
 from tests.films import cut, film, lie_about_duration, sound, turn
+from tests.grounding_data import TINY_MAP
 from tests.markup import published
 
+Made = tuple[Store, ExtractedFeatures]
 TINY = Clip(encoder="tiny-clip")
+INTERVAL = 0.5  # seconds between two frames whose patches are kept
 GOOD = ("good", "turned", "uneven", "single", "pixel", "lying", "large", "upper")
 BAD = {
     "missing": "no video file",
@@ -64,22 +77,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sentences, timestamps = [f"a person opens the {vid} door.", "a person runs."], [[0, 0.05], [0, 0.1]]
         rows[vid] = {"sentences": sentences, "timestamps": timestamps, "duration": duration}
     (folder / "train.json").write_text(json.dumps(rows))
+    (folder / "test_trivial.json").write_text(json.dumps({"good": rows["good"]}))
     return folder
 
 
+def dataset(folder: Path) -> Dataset:
+    return Dataset(name="films", folder=str(folder))
+
+
+def refusals(store: Store, artifact: Artifact) -> dict[str, str]:
+    return {row["qid"]: row["reason"] for part in store.rejected(artifact) for row in part.to_pylist()}
+
+
 @pytest.fixture(scope="module")
-def made(folder: Path, module_store: Store, prefect_server: None) -> tuple[Store, Artifact]:
-    videos = Videos(folder=str(folder / "videos"), clip_length=0.5)
-    [found] = extract_features(Dataset(name="films", folder=str(folder)), TINY, Texts(), videos).video_features
-    return module_store, found
+def made(folder: Path, module_store: Store, prefect_server: None) -> Iterator[Made]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penumbra.tasks.features.video.PATCH_INTERVAL", INTERVAL)
+        videos = Videos(folder=str(folder / "videos"), clip_length=0.5, patches=True)
+        yield module_store, extract_features(dataset(folder), TINY, Texts(), videos)
 
 
-def test_good_videos_have_features_and_bad_ones_a_reason(made: tuple[Store, Artifact]) -> None:
-    store, artifact = made
+def test_good_videos_have_features_and_bad_ones_a_reason(made: Made) -> None:
+    store, artifact = made[0], made[1].video_features[0]
     rows = {row["vid"]: row for row in store.table(artifact).to_pylist()}
-    refused = {row["qid"]: row["reason"] for part in store.rejected(artifact) for row in part.to_pylist()}
     assert rows.keys() == set(GOOD)
-    assert refused == BAD
+    assert refusals(store, artifact) == BAD
     manifest = store.manifest(artifact)
     assert (manifest.taken, manifest.kept) == (len(GOOD) + len(BAD), len(GOOD))
     assert manifest.notes["video turned as its metadata asks"] == 1
@@ -90,9 +112,9 @@ def test_good_videos_have_features_and_bad_ones_a_reason(made: tuple[Store, Arti
     assert rows["lying"]["duration"] == 2.0
 
 
-def test_features_equal_those_of_a_plain_call(made: tuple[Store, Artifact], folder: Path) -> None:
+def test_features_equal_those_of_a_plain_call(made: Made, folder: Path) -> None:
     """Frames and texts through transformers one at a time, padded to 77, as anyone would do it."""
-    store, artifact = made
+    store, artifact = made[0], made[1].video_features[0]
     model = CLIPModel.from_pretrained(FOLDER, dtype=torch.float32)
     processor, frames = CLIPImageProcessorPil.from_pretrained(FOLDER), load(TINY).frames
     videos = read_features(artifact)
@@ -119,7 +141,7 @@ def test_features_equal_those_of_a_plain_call(made: tuple[Store, Artifact], fold
         assert np.abs(pooled[text] - plainly.pooler_output[0].numpy()).max() < 4e-3
 
 
-def test_the_page_shows_figures_and_what_is_missing(made: tuple[Store, Artifact]) -> None:
+def test_the_page_shows_figures_and_what_is_missing(made: Made) -> None:
     data = published("report-films-extract-features", "rows-films-video-features")
     page = data["report-films-extract-features"]
     for text in ("videos with features | 8 of 15", "Videos without features: 7", "no video file"):
@@ -131,4 +153,58 @@ def test_the_page_shows_figures_and_what_is_missing(made: tuple[Store, Artifact]
 def test_a_missing_folder_of_videos_is_reported_at_once(prefect_server: None, folder: Path, store: Store) -> None:
     nowhere = Videos(folder=str(folder / "nowhere"))
     with pytest.raises(MissingError, match=r"no folder .*/nowhere of video files"):
-        extract_features(Dataset(name="films", folder=str(folder)), TINY, Texts(), nowhere)
+        extract_features(dataset(folder), TINY, Texts(), nowhere)
+
+
+def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(made: Made, folder: Path) -> None:
+    store, artifact = made[0], made[1].patch_features
+    rows = {row["vid"]: row for row in store.table(artifact).to_pylist()}
+    assert (rows.keys(), refusals(store, artifact).keys()) == (set(GOOD), set(BAD))
+    encoder = load(TINY)
+    side, width = patch_sizes(encoder)
+    for vid in ("good", "turned", "lying"):
+        row = rows[vid]
+        pictures = list(clip_frames(folder / "videos" / f"{vid}.mp4", INTERVAL / encoder.frames, VideoSummary()))
+        pictures += pictures[-1:] * (-len(pictures) % encoder.frames)
+        pictures = [resize(it, encoder.resizing) for it in pictures]
+        starts = range(0, len(pictures), encoder.frames)
+        clips = [np.concatenate(pictures[n : n + encoder.frames], axis=2) for n in starts]
+        assert np.allclose(row["seconds"], [(n + 0.5) * INTERVAL for n in range(len(clips))], atol=INTERVAL / 2)
+        with torch.inference_mode():
+            pixels = normalise(clips, encoder)
+            states = encoder.model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:].numpy()
+            own = encoder.model.get_image_features(pixels).pooler_output.numpy()
+        np.testing.assert_allclose(np.array(row["frames"], np.float32), own, rtol=2e-3, atol=2e-3)
+        assert (row["encoder"], row["grid"], states.shape[1:]) == ("tiny-clip", [side, side], (side**2, width))
+        scale = np.array(row["scale"])[:, None, None]
+        values = np.frombuffer(row["patches"], np.int8).reshape(states.shape)
+        assert np.abs(values).max() == 127
+        halves = np.abs(states) * 2.0**-11 + 2e-3  # drafts are halves
+        assert (np.abs(values * scale - states) <= 0.5 * scale + halves).all()
+
+
+def test_each_frame_is_read_with_its_own_patches_and_vector(made: Made) -> None:
+    store, artifact = made[0], made[1].patch_features
+    rows = {row["vid"]: row for row in store.table(artifact).to_pylist()}
+    patches = load_patches(artifact, {"turned": 0, "without patches": 1, "good": 2})
+    frames, states, mask = patches.gather(np.array([2, 1, 0]))
+    assert mask.sum(1).tolist() == [len(rows["good"]["scale"]), 0, len(rows["turned"]["scale"])]
+    for place, vid in ((0, "good"), (2, "turned")):
+        found, row = mask[place], rows[vid]
+        np.testing.assert_array_equal(frames[place][found].numpy(), np.array(row["frames"], np.float32))
+        values = np.frombuffer(row["patches"], np.int8).reshape(states[place][found].shape)
+        np.testing.assert_allclose(states[place][found], values * np.array(row["scale"])[:, None, None], rtol=1e-6)
+
+
+def test_vdi_trains_on_motion_and_is_judged_without_patches(made: Made, folder: Path) -> None:
+    store, annotations = made[0], made[1].annotations
+    build(Tags(annotations, Tagging()))
+    training = Training(epochs=1, batch_size=4, learning_rate=1e-3, evaluate_every=1, validation=0.3)
+    model = VDIConfig(clip_encoder="tiny-clip", losses={"spatial_dynamics": 0.5}, ablation=TINY_MAP)
+    run = train_grounding(dataset(folder), model=model, training=training)
+    terms = {row["name"]: row["value"] for row in store.table(run).to_pylist()}
+    assert 0 < terms["spatial_dynamics"] < 4
+    assert [parent.stage for parent in store.manifest(run).parents].count("patch_features") == 1
+    figures = store.table(evaluate_grounding(dataset(folder), RunChoice(run=run.key)))
+    assert "mIoU" in figures["metric"].to_pylist()
+    assert sources_of_run(run, annotations).patch_features is None
