@@ -19,7 +19,7 @@ from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import FOLDER, Clip, load, normalise, patch_sizes
 from penumbra.tasks.features.extraction import ExtractedFeatures
-from penumbra.tasks.features.frames import VideoSummary, clip_frames, resize
+from penumbra.tasks.features.frames import Picture, VideoSummary, clip_frames, resize
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -35,7 +35,7 @@ from tests.markup import published
 
 Made = tuple[Store, ExtractedFeatures]
 TINY = Clip(encoder="tiny-clip")
-INTERVAL = 0.5  # seconds between two frames whose patches are kept
+INTERVAL = 0.5  # seconds of a clip, and between two frames whose patches are kept
 GOOD = ("good", "turned", "uneven", "single", "pixel", "lying", "large", "upper")
 BAD = {
     "missing": "no video file",
@@ -93,7 +93,7 @@ def refusals(store: Store, artifact: Artifact) -> dict[str, str]:
 def made(folder: Path, module_store: Store, prefect_server: None) -> Iterator[Made]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penumbra.tasks.features.video.PATCH_INTERVAL", INTERVAL)
-        videos = Videos(folder=str(folder / "videos"), clip_length=0.5, patches=True)
+        videos = Videos(folder=str(folder / "videos"), clip_length=INTERVAL, patches=True)
         yield module_store, extract_features(dataset(folder), TINY, Texts(), videos)
 
 
@@ -112,6 +112,13 @@ def test_good_videos_have_features_and_bad_ones_a_reason(made: Made) -> None:
     assert rows["lying"]["duration"] == 2.0
 
 
+def clips_of(path: Path, frames: int) -> list[list[Picture]]:
+    """The frames of each clip; the last one's are repeated to its end."""
+    pictures = list(clip_frames(path, INTERVAL / frames, VideoSummary()))
+    pictures += pictures[-1:] * (-len(pictures) % frames)
+    return [pictures[start : start + frames] for start in range(0, len(pictures), frames)]
+
+
 def test_features_equal_those_of_a_plain_call(made: Made, folder: Path) -> None:
     """Frames and texts through transformers one at a time, padded to 77, as anyone would do it."""
     store, artifact = made[0], made[1].video_features[0]
@@ -119,11 +126,7 @@ def test_features_equal_those_of_a_plain_call(made: Made, folder: Path) -> None:
     processor, frames = CLIPImageProcessorPil.from_pretrained(FOLDER), load(TINY).frames
     videos = read_features(artifact)
     for vid in ("good", "turned", "uneven", "large"):
-        path = next((folder / "videos").glob(f"{vid}.*"))
-        pictures = list(clip_frames(path, 0.5 / frames, VideoSummary()))
-        pictures += pictures[-1:] * (-len(pictures) % frames)
-        for index in range(len(pictures) // frames):
-            clip = pictures[frames * index : frames * (index + 1)]
+        for index, clip in enumerate(clips_of(next((folder / "videos").glob(f"{vid}.*")), frames)):
             pixels = processor(clip, return_tensors="pt")["pixel_values"].flatten(0, 1)[None]
             with torch.inference_mode():
                 plain = model.get_image_features(pixels).pooler_output[0].numpy()
@@ -164,11 +167,8 @@ def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(made:
     side, width = patch_sizes(encoder)
     for vid in ("good", "turned", "lying"):
         row = rows[vid]
-        pictures = list(clip_frames(folder / "videos" / f"{vid}.mp4", INTERVAL / encoder.frames, VideoSummary()))
-        pictures += pictures[-1:] * (-len(pictures) % encoder.frames)
-        pictures = [resize(it, encoder.resizing) for it in pictures]
-        starts = range(0, len(pictures), encoder.frames)
-        clips = [np.concatenate(pictures[n : n + encoder.frames], axis=2) for n in starts]
+        pictures = clips_of(folder / "videos" / f"{vid}.mp4", encoder.frames)
+        clips = [np.concatenate([resize(it, encoder.resizing) for it in clip], axis=2) for clip in pictures]
         assert np.allclose(row["seconds"], [(n + 0.5) * INTERVAL for n in range(len(clips))], atol=INTERVAL / 2)
         with torch.inference_mode():
             pixels = normalise(clips, encoder)

@@ -50,15 +50,9 @@ def test_without_a_negative_the_query_decides_alone() -> None:
         ({}, ("queries",)),
     ],
 )
-def test_every_component_can_be_left_out_and_the_others_learn(change: dict[str, Any], gone: tuple[str, ...]) -> None:
-    net = model("bm_detr", **{"alignment": 6, "dropout": 0.1, **change})
+def test_every_component_can_be_left_out(change: dict[str, Any], gone: tuple[str, ...]) -> None:
+    net = model("bm_detr", **{"alignment": 6, **change})
     assert not [name for name, _ in net.named_parameters() if name.startswith(gone)]
     found: Outputs = net(with_negative(inputs()))
     assert (found.probability is None) == ("frame_matcher" in change)
     assert (found.pooled is None) == (change == {"alignment": 0})
-    values = [found.logits, found.spans, found.saliency, found.probability, found.pooled]
-    weight = torch.Generator().manual_seed(2)
-    torch.stack([(v * torch.randn(v.shape, generator=weight)).sum() for v in values if v is not None]).sum().backward()
-    still = {n for n, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
-    # a key's bias shifts all logits alike, and the first decoder layer's content is zero
-    assert not {n for n in still if "in_bias" not in n and "key" not in n and "decoder.layers.0" not in n}
