@@ -241,7 +241,9 @@ def test_features_of_another_width_are_refused(world: Path, trained: Artifact) -
     annotations = next(p for p in Store().manifest(trained).parents if p.stage == "annotations")
     sources = find_sources(annotations, Settings(inputs=InputConfig(video_features=("narrow",))))
     assert sources.video_features == (other,)
-    with pytest.raises(FeatureError, match=r"trained on features with 256 \(video\) and 128 \(text\) channels, found 8"):
+    with pytest.raises(
+        FeatureError, match=r"trained on features with 256 \(video\) and 128 \(text\) channels, found 8"
+    ):
         flow(predict_model)(trained, sources, None, ())
     with pytest.raises(FeatureError, match="of encoder 'unknown'"):
         find_sources(annotations, Settings(inputs=InputConfig(video_features=("unknown",))))

@@ -37,6 +37,17 @@ def all_figures(predictions: list[dict[str, Any]], truth: dict[str, dict[str, An
     return {(subset, metric): value for subset, metric, value in found}
 
 
+def test_recall_precision_and_mean_iou_by_hand() -> None:
+    """The golden figures hold them, too, where they are at hand."""
+    predicted = [[[0.0, 4.0, 0.9], [0.0, 2.0, 0.8]], [[1.0, 5.0, 0.7]]]
+    windows = align([np.array(of_query) for of_query in predicted], [np.array([[0.0, 2.0]]), np.array([[1.0, 6.0]])])
+    precision = metrics.average_precision(windows, (0.5, 0.75, 0.95))
+    np.testing.assert_allclose(precision, [[1.0, 0.5, 0.5], [1.0, 1.0, 0.0]])
+    figures = metrics.means(metrics.retrieval_scores(windows))
+    assert (figures["R1@0.5"], figures["R1@0.7"], figures["R5@0.7"]) == (100, 50, 100)
+    assert figures["mIoU"] == pytest.approx(100 * (0.5 + 0.8) / 2)
+
+
 def test_compared_scores_have_the_figures_as_their_means() -> None:
     values = all_figures(PREDICTIONS, ANNOTATIONS)
     scores = compared_scores(judged_split(PREDICTIONS, ANNOTATIONS, None))

@@ -128,6 +128,27 @@ def test_a_model_without_a_head_starts_one_with() -> None:
     assert with_fresh_head(head, {"x": torch.ones(1), **head.state_dict()}).keys() == {"x", *head.state_dict()}
 
 
+@every_model
+def test_a_head_learns_which_sentences_are_true(name: str) -> None:
+    torch.manual_seed(0)
+    system = system_of(settings(name, 20.0))
+    model = system.build(CHANNELS, CHANNELS).train()
+    for module in model.modules():
+        if hasattr(module, "p"):
+            module.p = 0.0
+    found = system.data(data(12), torch.device("cpu"))
+    objective, optimiser = system.objective(model), torch.optim.Adam(model.parameters(), 1e-2)
+    history = []
+    for epoch in range(25):
+        for numbers in found.batches(0, epoch):
+            total, terms = objective(found.batch(numbers))
+            total.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            history.append(float(terms["existence"]))
+    assert np.mean(history[-10:]) < 0.7 * np.mean(history[:2])
+
+
 def test_calibrated_existence_is_the_share_of_true_sentences() -> None:
     draws = np.random.default_rng(0)
     logits = draws.normal(0, 2, 20_000)
