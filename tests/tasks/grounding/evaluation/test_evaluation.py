@@ -39,8 +39,8 @@ def all_figures(predictions: list[dict[str, Any]], truth: dict[str, dict[str, An
 
 def test_recall_precision_and_mean_iou_by_hand() -> None:
     """The golden figures hold them, too, where they are at hand."""
-    predicted = [[[0.0, 4.0, 0.9], [0.0, 2.0, 0.8]], [[1.0, 5.0, 0.7]]]
-    windows = align([np.array(of_query) for of_query in predicted], [np.array([[0.0, 2.0]]), np.array([[1.0, 6.0]])])
+    predicted = {"a": np.array([[0.0, 4.0, 0.9], [0.0, 2.0, 0.8]]), "b": np.array([[1.0, 5.0, 0.7]])}
+    windows = align(predicted, {"a": np.array([[0.0, 2.0]]), "b": np.array([[1.0, 6.0]])})
     precision = metrics.average_precision(windows, (0.5, 0.75, 0.95))
     np.testing.assert_allclose(precision, [[1.0, 0.5, 0.5], [1.0, 1.0, 0.0]])
     figures = metrics.means(metrics.retrieval_scores(windows))
