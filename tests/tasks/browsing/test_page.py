@@ -264,7 +264,8 @@ class TestReview:
         rows = [negative("a1", 1, "a person shuts the door.", queries[0]["query"])]
         rows += [negative("a1", level, f"a cow {level}", queries[0]["query"]) for level in (2, 3)]
         rows += [negative("c1", level, f"{EVIL} {level}", EVIL) for level in (1, 2)]
-        build(store, "negatives", rows, (annotations, tags))
+        others = [build(store, stage, []) for stage in ("masks", "dictionary", "fills", "embeddings")]
+        build(store, "negatives", rows, (annotations, tags, *others))
         return written(store, tmp_path)
 
     def focused(self, page: Shown) -> str:
