@@ -89,7 +89,7 @@ def take_ui() -> None:
     """Take Prefect's pages: the deployments, a run of build-negatives, one of its stages, and its report."""
     with tempfile.TemporaryDirectory() as home:
         served = {"XDG_DATA_HOME": home, "PENUMBRA_AUTH": "penumbra:pictures", "PENUMBRA_ARTIFACTS": Store().root}
-        with started(r"is served: (http://\S+)", "serve", "--port", "4299", **served) as address:
+        with started(r"runs at: +(http://\S+)", "serve", "--port", "4299", **served) as address:
             credential = tuple(served["PENUMBRA_AUTH"].split(":"))
             api = httpx.Client(base_url=f"{address}/api/", auth=credential, timeout=60)
             deployed = api.get("deployments/name/build-negatives/scenes").json()["id"]
