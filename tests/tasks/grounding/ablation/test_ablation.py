@@ -70,7 +70,7 @@ def test_a_row_takes_a_preset_of_its_own_model(dataset: str, preset: str, label:
 
 def test_a_row_without_a_preset_of_its_model_is_refused() -> None:
     for dataset, preset in (("mine", None), ("tacos", None), ("charades-cg", "charades-cg-simulated")):
-        with pytest.raises(PenumbraError, match=r"systems, row '[^']*': no preset '.*', and another model's"):
+        with pytest.raises(PenumbraError, match=r"systems, row '[^']*': no preset '.*', and rows with another model's"):
             plan("systems", [], dataset, preset, NO_PARAMETERS)
 
 
