@@ -106,7 +106,7 @@ def runs_to_evaluate(dataset: str, choice: RunChoice) -> list[Artifact]:
     runs, why = [it for it in found if it.key not in predicted], "which had no predictions"
     if not runs:
         runs = found[-1:]
-        why = f"the newest run, as all runs have predictions (another one: --param choice.run={name_of(found[0])})"
+        why = "the newest run, as all runs have predictions (--param choice.run=RUN evaluates another one)"
     logger().info("evaluating %s, %s", ", ".join(map(name_of, runs)), why)
     return [store.reference(manifest) for manifest in runs]
 
