@@ -93,7 +93,10 @@ class Materials:
         self.negatives(NegativesParameters.model_validate(merge(row.negatives.model_dump(mode="json"), judging)))
 
     def sources(self, row: RowPlan) -> Sources:
-        """Return the inputs of a row: those that its `inputs` name, else the newest video features, else new ones."""
+        """Return the inputs of a row.
+
+        Its video features are those that its `inputs` name, else those that its parameters describe, else the newest.
+        """
         settings = row.settings
         queries = queries_of(self.dataset, row.negatives)
         named, negatives = named_sources(queries.annotations, settings.inputs), None
