@@ -119,7 +119,7 @@ def encode(table: pa.Table, stage: str) -> bytes:
 
 
 def decode(data: bytes, columns: list[str] | None = None, stage: str = "") -> pa.Table:
-    """Return the rows of a Parquet file; `columns` (None: all) have their present names, the file may have old ones."""
+    """Return the rows of a Parquet file; `columns` (None: all) are present names, also of renamed ones."""
     file = pq.ParquetFile(pa.BufferReader(data))  # `pq.read_table` imports pandas, half a second
     new_names = {} if "negative" in file.schema_arrow.names else RENAMED.get(stage, {})
     old_names = {new: old for old, new in new_names.items()}

@@ -151,7 +151,7 @@ class BMDETRLosses(LossSettings):
     """Losses of BM-DETR: no auxiliary losses, more weight on GIoU than on L1, `pair_hinge` as the frame margin loss.
 
     The published code adds the class error, a percentage without gradient, to the total (`class_error` 1). Here it is
-    left out of the total. `negatives` are other queries of the video, generated hard negatives, both, or none.
+    left out by default. `negatives` are other queries of the video, generated hard negatives, both, or none.
     """
 
     span: float = 1.0

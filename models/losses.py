@@ -233,7 +233,7 @@ def span_losses(spans: Tensor, assigned: Tensor, targets: Tensor) -> tuple[Tenso
     matched = assigned >= 0
     index = assigned.clamp(min=0)[..., None].expand(-1, -1, 2)
     chosen = spans.float().gather(1, index)  # [batch, windows, 2]
-    truth = targets.where(matched[..., None], chosen.detach())  # padding must not give a NaN gradient
+    truth = targets.where(matched[..., None], chosen.detach())  # unmatched windows must not give a NaN gradient
     distance = (chosen - truth).abs().mean(-1)
     overlap = generalised_iou(to_windows(chosen), to_windows(truth))
     return masked_mean(distance, matched), masked_mean(1 - overlap, matched)

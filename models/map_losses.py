@@ -161,10 +161,10 @@ def among_moments(scores: Tensor, positives: Tensor, overlap: Tensor, video_of: 
 
 
 def hard_order(positives: Tensor, sentences: Tensor, hard: Tensor, present: Tensor, margin: float) -> Tensor:
-    """Return the mean hinge of neighbours in the order sentence > level 1 > level 2 > level 3 of cosines.
+    """Return the mean hinge, with `margin`, of neighbours in sentence > level 1 > level 2 > level 3 (cosines).
 
     positives [sentences, K, joint], sentences [sentences, joint], hard [levels, sentences, joint]. A hinge is left out
-    if the sentence lacks one of its two hard negatives (`present` [levels, sentences]).
+    of the mean if the sentence lacks a hard negative of it (`present` [levels, sentences]).
     """
     texts = torch.cat((sentences[None], hard))
     cosines = torch.einsum("skc,lsc->lsk", positives, texts)  # [1 + levels, sentences, K]

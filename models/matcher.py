@@ -34,8 +34,8 @@ def cost_matrix(logits: Tensor, spans: Tensor, targets: Tensor, costs: MatchingC
 def match(logits: Tensor, spans: Tensor, targets: Tensor, present: Tensor, costs: MatchingCosts) -> Tensor:
     """Return the index [batch, windows] of the moment query that each window is matched with, at the lowest total cost.
 
-    The index is -1 if a window is padding (not `present` [batch, windows]) or exceeds the number of moment queries.
-    One window per sample is matched by an argmin on the device. Several are matched by scipy on the host.
+    The index is -1 if a window is padding (not `present` [batch, windows]) or is left over, because there are fewer
+    moment queries. One window per sample is matched by an argmin on the device, several by scipy on the host.
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -46,7 +46,7 @@ def progress_scope(stage: str) -> Iterator[None]:
 def counting(unit: str, total: int, *, before: int = 0) -> Callable[[int], None]:
     """Return a function that takes the number of units done since its last call and advances the bar of this unit.
 
-    Without bars it logs the total number every half minute; outside a stage it does nothing.
+    Without bars it logs the number done so far every half minute; outside a stage it does nothing.
     """
     bars, stage = _BARS.get(), _STAGE.get()
     if not stage:

@@ -124,7 +124,7 @@ def gather(
 
 
 def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
-    """Return the newest negatives by only this provider, or else its newest fills; raise `ArtifactError` without."""
+    """Return the newest negatives by this provider only, else its newest fills, or raise `ArtifactError`."""
     known, several = set[str](), list[Manifest]()
     for manifest in store.find(dataset, "negatives"):
         providers = set(store.table(store.reference(manifest), ["provider"])["provider"].unique().to_pylist())

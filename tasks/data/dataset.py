@@ -26,8 +26,8 @@ LONGEST_NUMBER = 300  # digits
 SHOWN = 80  # characters of a line in a message
 CHECKED_BYTES = 20_000_000  # larger files are not checked before a run
 EXPECTED = (
-    'one line of JSON a query, as {"qid": 1, "query": "a person opens the door.", "vid": "AO8RW", "duration": 33.7, '
-    '"relevant_windows": [[0.0, 6.9]]}'
+    'one line of JSON for each query, as {"qid": 1, "query": "a person opens the door.", "vid": "AO8RW", '
+    '"duration": 33.7, "relevant_windows": [[0.0, 6.9]]}'
 )
 CG_KEYS = {"sentences", "timestamps", "duration"}
 CG_FILES = {

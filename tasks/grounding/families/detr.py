@@ -33,7 +33,7 @@ from penumbra.tasks.grounding.families.base import (
 
 ENDPOINTS = 2  # temporal endpoint channels of a clip
 BATCHES_A_GROUP = 16  # batches sorted by length together; larger groups need less padding but are less random
-MULTIPLE = 4  # lengths are padded to multiples of it by length or on a GPU, for few shapes (`System.has_static_shapes`)
+MULTIPLE = 4  # of padded lengths in batches by length and on a GPU, for few shapes (`System.has_static_shapes`)
 MOST_WINDOWS = 5  # windows per query in a batch; of more windows, five are drawn at random for each batch
 AT_ONCE = 100  # queries per batch in prediction
 

@@ -118,7 +118,7 @@ class Service(ABC):
         self.cache_key = settings.cache_key(prompt.label)
 
     def authenticate(self) -> None:
-        """Read the key from the environment or the Prefect Secret block; must be called outside an event loop.
+        """Read the key from the environment, or else the Prefect Secret block; must be called outside an event loop.
 
         Raises `PenumbraError` if there is no key, except for the user's own server (`base_url`), which may need none.
         """

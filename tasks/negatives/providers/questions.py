@@ -29,7 +29,7 @@ from penumbra.tasks.text.wordnet import is_entailed
 
 LETTERS = ascii_uppercase
 CELLS = 1 << 20  # scores computed at once: 8 MB a table
-FEW = 2  # a first level of at most so many slots is offered no entailed words: an answer could choose only these
+FEW = 2  # slots of a first level that is offered no entailed words: with so few, an answer may consist of these
 FLATTEN = 0.75  # exponent of the contextual probability: below 1, so that lists vary
 MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong with it
 UNANSWERED = "not answered yet"
