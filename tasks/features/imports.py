@@ -254,8 +254,6 @@ class ImportedFeatures(VideoStage):
         own = {"imported": sources, "clip_length": self.clip_length, "tolerance": TOLERANCE}
         return own | {"videos_a_part": VIDEOS_A_PART}
 
-    key_parameters = parameters
-
     def inputs(self) -> dict[str, str]:
         names = [f"{number}: {source.called()}" for number, source in enumerate(self.imports.sources)]
         return {name: place.digest(self.durations) for name, place in zip(names, self.opened, strict=True)}

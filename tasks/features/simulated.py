@@ -173,8 +173,6 @@ class SimulatedFeatures(VideoStage):
         own = {"encoder": SIMULATED, "clip_length": self.clip_length, "videos_a_part": VIDEOS_A_PART}
         return own | self.simulation.numbers()
 
-    key_parameters = parameters
-
     def inputs(self) -> dict[str, str]:
         return encoder_inputs("sentence model", NUMBERS["sentence_model"])
 

@@ -177,6 +177,9 @@ class VideoStage(Stage):
         vids = list(self.durations)
         return [vids[start : start + VIDEOS_A_PART] for start in range(0, len(vids), VIDEOS_A_PART)]
 
+    def key_parameters(self) -> dict[str, Any]:
+        return self.parameters()
+
 
 @dataclass(frozen=True)
 class VideoFeatures(VideoStage):
@@ -200,8 +203,6 @@ class VideoFeatures(VideoStage):
     def parameters(self) -> dict[str, Any]:
         made = {"encoder": self.clip.encoder, "precision": "float32"}
         return made | {"clip_length": self.interval, "videos_a_part": VIDEOS_A_PART}
-
-    key_parameters = parameters
 
     def inputs(self) -> dict[str, str]:
         # computed first, so that a plan reports a missing encoder or folder before it reads rows
