@@ -77,10 +77,7 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
 
 @contextmanager
 def live_display() -> Iterator[None]:
-    """Show the run live in a notebook, or on standard error if standard output and standard error are terminals.
-
-    Otherwise the log is unchanged.
-    """
+    """Show the run live in a notebook or, if both outputs are terminals, on standard error; else change nothing."""
     console = SafeConsole(stderr=True, markup=False, highlight=False)
     if not (console.is_jupyter or (sys.stdout.isatty() and sys.stderr.isatty())):
         yield

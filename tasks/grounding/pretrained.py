@@ -42,10 +42,7 @@ DIGESTS = {"qd_detr-lighthouse": "42798d352dde089a835cb4995eb9c8084a2e97337166ab
 
 
 def load_pretrained(source: str) -> tuple[nn.Module, Settings, tuple[int, int], str]:
-    """Return the model and settings of a checkpoint, the widths of its features, and a note for users.
-
-    Raise `RunError` if there is no such checkpoint, or its digest is wrong.
-    """
+    """Return model, settings, widths of features, and a note for users; raise `RunError` without an intact file."""
     file, note = _file_of(source)
     try:
         weights = read_official(file)

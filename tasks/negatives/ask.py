@@ -27,10 +27,7 @@ REPORT_EVERY = 5.0  # seconds between two lines of progress
 
 
 def send(clients: Sequence[Client], answers: Answers, filling: Filling) -> None:
-    """Ask all services at once.
-
-    Raises `PenumbraError` before anything is sent if a key is missing, or a price while there is a budget.
-    """
+    """Ask all services at once; first raise `PenumbraError` if a key, or a price for the budget, is missing."""
     for service in (client.service for client in clients):
         service.authenticate()
         if filling.max_cost_usd is not None and service.price is None:

@@ -44,10 +44,7 @@ def normal_form(text: str) -> str:
 
 
 def may_be_true(slots: Sequence[Slot], words: Sequence[str]) -> bool:
-    """Return whether the query with these words may be true of its moment: if all are entailed by their slots' words.
-
-    A single word that is not entailed makes the sentence false.
-    """
+    """Return whether the query with these words may be true of its moment: if each is entailed by its slot's word."""
     return all(is_entailed(word, slot.word, slot.primitive) for slot, word in zip(slots, words, strict=True))
 
 

@@ -111,10 +111,7 @@ def write_parquet(rows: Iterable[Mapping[str, Any]], file: Path, schema: pa.Sche
 
 
 def write_folder(store: Store, negatives: Artifact, folder: Path, warn: Warn = lambda line: None) -> None:
-    """Write a folder that `datasets` loads: negatives/train.parquet, queries/SPLIT.parquet, and README.md, the card.
-
-    `warn` and the errors are those of `export_rows`.
-    """
+    """Write negatives/train.parquet, queries/SPLIT.parquet and README.md for `datasets`; see `export_rows`."""
     rows = export_rows(store, negatives, "hf", warn)
     for name in "negatives", "queries":
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -107,10 +107,7 @@ class LanguageModel:
         return hasattr(self.model, "plausibility")
 
     def log_probabilities(self, texts: Sequence[str]) -> list[float]:
-        """Return log P(sentence and end of line | the lines before) of each sentence.
-
-        The value is NaN where the sentence is longer than the model can read.
-        """
+        """Return log P(sentence and end of line | the lines before) of each sentence; NaN if it is too long."""
         return self._of_lines(texts, lambda line: (np.arange(len(line)), np.array(line)), self._log_probabilities)
 
     def plausibilities(self, texts: Sequence[str]) -> list[float]:

@@ -117,10 +117,7 @@ class Queries(NamedTuple):
 
 @dataclass(frozen=True)
 class Negatives:
-    """All artifacts of a run; `outcome` describes the result of the run in one line.
-
-    Negatives that are whole sentences have no masks and no fills.
-    """
+    """All artifacts of a run, and its `outcome` in one line. Whole sentences have no masks and no fills."""
 
     annotations: Artifact
     tags: Artifact

@@ -180,10 +180,7 @@ def figures_of_split(split: Split, baseline: str = "") -> Iterator[Figure]:
 
 
 def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Split:
-    """Return the predictions of queries whose true windows are known, as a split for metrics.
-
-    True windows are cut at `end` seconds; see `Ranking.truth_ends`.
-    """
+    """Return the predictions with known true windows, cut at `end` seconds (`Ranking.truth_ends`), as a split."""
     judged = {row["qid"]: row for row in predictions if annotations[row["qid"]]["windows"]}
     predicted = {qid: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for qid, row in judged.items()}
     truth = {qid: annotations[qid]["windows"] for qid in judged}

@@ -116,10 +116,7 @@ def calibrator_of_predictions(predictions: Artifact) -> Calibrator | None:
 
 
 def asked_by_split(predictions: Artifact) -> tuple[dict[str, Rows], float]:
-    """Return the rows of `existence` that belong to these predictions, by split, and the threshold of the run.
-
-    Without a calibration there are no rows.
-    """
+    """Return the rows of `existence` for predictions by split (none if not calibrated), and the run's threshold."""
     calibrator, existence = calibrator_of_predictions(predictions), newest_made_of(predictions, STAGE)
     asked = Store().rows(existence) if calibrator and existence else ()
     return rows_by_split(asked), calibrator.threshold if calibrator else 0.0

@@ -283,10 +283,7 @@ def evidence_of(outputs: Outputs, lengths: Tensor) -> Tensor:
 def outputs_of(
     model: nn.Module, data: DeviceData, gather: Callable[[Tensor], Inputs], *, bf16: bool = False
 ) -> Iterator[tuple[Tensor, Outputs]]:
-    """Yield rows of the data and the model's outputs for them; `gather` returns the inputs of rows.
-
-    Videos of similar length share a batch, which reduces padding.
-    """
+    """Yield rows and their outputs; `gather` returns inputs. To reduce padding, rows are sorted by video length."""
     order = np.argsort(data.videos.host_lengths[data.video], kind="stable")
     for rows in torch.split(torch.from_numpy(order), AT_ONCE):
         with evaluating(model, data.device, bf16):

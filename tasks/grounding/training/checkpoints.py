@@ -50,10 +50,7 @@ def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(folder: Path, name: str) -> Checkpoint | None:
-    """Return the checkpoint of this name, or None if there is none; raise `RunError` if it is damaged.
-
-    Shipped checkpoints have no digests.
-    """
+    """Return the checkpoint of this name (shipped ones have no digests) or None; raise `RunError` if it is damaged."""
     described = folder / f"{name}.json"
     if not described.is_file():
         return None

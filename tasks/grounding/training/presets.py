@@ -85,10 +85,7 @@ class Settings(BaseSettings):
 
 
 def non_default_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that differ from the defaults, and the model's name, by their full names.
-
-    All settings are returned if this version can't read them.
-    """
+    """Return a run's model and settings that differ from the defaults, by full names; all if they are not valid."""
     try:
         settings = Settings.model_validate(parameters)
     except ValidationError:

@@ -91,10 +91,7 @@ RAREST = -8.0  # the least log P(word | the words before it) that `EXPECTED` cou
 
 
 class LlamaProvider(Provider):
-    """Fills slots with words that a local language model finds likely; the same seed gives the same fills.
-
-    Raises `PenumbraError` if the model cannot be loaded.
-    """
+    """Fills slots with words that a local language model finds likely; raises `PenumbraError` if it can't be loaded."""
 
     name = "llama"
 

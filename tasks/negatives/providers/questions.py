@@ -258,10 +258,7 @@ def _chosen_word(value: object, options: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """A service's answer to a request of `questions` questions, sent by the run `run`.
-
-    `text` is None if there is none; then `problem` says why ("model refused").
-    """
+    """A service's answer to a request of `questions` questions by the run `run`; without `text`, `problem` says why."""
 
     text: str | None
     problem: str

@@ -100,10 +100,7 @@ class Context:
     def relations(
         self, tokens: Tokens, edges: Sequence[Edge], words: Mapping[int, str], at: int
     ) -> list[Mapping[str, float]]:
-        """Return the preferences for lemmas as token `at`, for each relation that the token has.
-
-        `words` replace other tokens.
-        """
+        """Return the preferences for lemmas as token `at`, by its relations; `words` replace other tokens."""
         lemmas = [
             wordnet.lemma(words[i], t["primitive"] or "") if i in words else t["lemma"] for i, t in enumerate(tokens)
         ]

@@ -55,10 +55,7 @@ def texts_of(*rows: Negative) -> list[str]:
 
 
 def providers_of(places: pd.DataFrame) -> list[str]:
-    """Return the names that figures are reported for: `ALL` and, if there are several, each provider.
-
-    Controls are never combined: each has figures of its own only.
-    """
+    """Return the names with figures: `ALL` and, if there are several, each provider. Controls are never combined."""
     alone = sorted(places["provider"].unique())
     if any(name == QUERIES or name.startswith(CONTROL) for name in alone):
         return alone
