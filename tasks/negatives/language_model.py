@@ -101,11 +101,6 @@ class LanguageModel:
         """The maximum number of tokens of a sentence."""
         return int(getattr(self.model.config, "max_position_embeddings", 1 << 20)) - len(self.prefix) - 1
 
-    @property
-    def has_plausibility(self) -> bool:
-        """Whether the model has the adapter's plausibility head."""
-        return hasattr(self.model, "plausibility")
-
     def log_probabilities(self, texts: Sequence[str]) -> list[float]:
         """Return log P(sentence and end of line | the lines before) of each sentence; NaN if it is too long."""
         return self._of_lines(texts, lambda line: (np.arange(len(line)), np.array(line)), self._log_probabilities)

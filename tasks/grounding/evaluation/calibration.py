@@ -185,6 +185,7 @@ class Calibration(RunStage):
     version = 3
     may_be_empty = True
     pieces = (0,)
+    inputs = staticmethod(text_inputs)  # they decide whether a sentence may be true of a video
 
     @cached_property
     def evidence(self) -> tuple[str, ...]:
@@ -192,10 +193,6 @@ class Calibration(RunStage):
 
     def parameters(self) -> dict[str, Any]:
         return {"evidence": list(self.evidence)}
-
-    def inputs(self) -> dict[str, str]:
-        """Return the digests of the data that decide whether a sentence may be true of a video."""
-        return text_inputs()
 
     def part(self, piece: int) -> Part:
         from sklearn.metrics import roc_auc_score

@@ -67,6 +67,7 @@ class Existence(RunStage):
     unit = "sentence"
     by_workers = False
     may_be_empty = True
+    inputs = staticmethod(text_inputs)  # they decide whether a sentence may be true of a video
 
     predictions: Artifact
 
@@ -74,10 +75,6 @@ class Existence(RunStage):
     def parents(self) -> tuple[Artifact, ...]:
         texts = (self.sources.judging_texts,) if self.sources.judging_texts else ()
         return (*super().parents, *self.sources.judging, *texts)
-
-    def inputs(self) -> dict[str, str]:
-        """Return the digests of the data that decide whether a sentence may be true of a video."""
-        return text_inputs()
 
     @cached_property
     def pieces(self) -> Sequence[str]:

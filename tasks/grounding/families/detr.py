@@ -1,8 +1,4 @@
-"""Moment-DETR and QD-DETR, with or without SHINE's losses, and the base classes that BM-DETR shares.
-
-From top to bottom: the configs, the data on the device, which gathers and pads batches without a loop over samples, and
-the system.
-"""
+"""Moment-DETR and QD-DETR, with or without SHINE's losses, and the base classes that BM-DETR shares."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -132,7 +128,7 @@ def length_groups(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 class DeviceData:
-    """Examples and their features on one device, and the batches for the losses of the settings.
+    """Examples and their features on one device, in batches that are gathered and padded without a loop over samples.
 
     A batch holds `hard_levels` hard negatives per query, drawn at random if queries have more, lower levels first. With
     `hard_every` n, only every n-th batch of an epoch holds them, starting with the first.

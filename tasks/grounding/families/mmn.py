@@ -1,7 +1,6 @@
 """MMN (Wang et al., AAAI 2022): sentences and candidate moments of whole videos, in two common spaces.
 
-With SHINE's negatives each sentence has its own hard negatives. From top to bottom: the config, the data on the device,
-whose samples are videos with all their sentences, the system, and prediction.
+A sample is a video with all its sentences. With SHINE's negatives each sentence has its own hard negatives.
 """
 
 from collections import defaultdict

@@ -153,7 +153,7 @@ class LlamaProvider(Provider):
         for (beam, state), words, choice in zip(states, proposed, choices, strict=True):
             if choice:
                 children[id(beam)] += beam.children(state, turn, words, *changes[choice])
-        if self.language_model.has_plausibility:
+        if hasattr(self.language_model.model, "plausibility"):  # the adapter's head
             self._keep_plausible([beam for beam in beams if beam.turns[turn].is_last], children, turn)
         for beam in beams:
             beam.select(turn, children[id(beam)], self.temperature, self.seed)
