@@ -80,7 +80,7 @@ def main(
         same = all(one == found[engine] for one in found.values())
         print(f"all Parquet files the same: {json.dumps(same)}")
         again, planned = (run((*FLOW, dataset, *more), variables)[0] for more in ([], ["--dry-run"]))
-        print(f"found done {again:.1f} s, planned {planned:.1f} s")
+        print(f"made before {again:.1f} s, planned {planned:.1f} s")
     sys.exit(not same)
 
 

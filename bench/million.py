@@ -164,7 +164,7 @@ def measure(folder: Path, queries: int, parts: int) -> None:
     print(f"the run: {watched.seconds:.0f} s")
     for line in stage_lines(store, watched, works, middle):
         print(line)
-    for what, more in (("found done", ()), ("again", ()), ("planned", ("--dry-run",))):
+    for what, more in (("made before", ()), ("again", ()), ("planned", ("--dry-run",))):
         print(f"{what}: {Watched((*FLOW, MANY, *more)).run().seconds:.1f} s", flush=True)
 
 
