@@ -155,7 +155,7 @@ def test_typed_parameters_beat_those_of_a_file(
         ("{{{a}}}: 1\n", "run.yaml can't be read (a name is a list or a group"),
         (BOMB, "run.yaml can't be read (tags, anchors and aliases are refused"),
         ("a: \x1b[31m", "special characters are not allowed"),
-        ("a: " + "[" * 90_000, "more than 20 lists"),
+        ("a: " + "[" * 90_000, "more than 20 nested lists"),
     ],
 )
 def test_a_wrong_file_is_named(store: Store, tmp_path: Path, text: str, message: str) -> None:

@@ -66,7 +66,7 @@ print(json.dumps({
     "placed": with_changes(train_grounding, {}, {"wheels": 3, "model": {"name": "toy"}}),
     "told": "  model.wheels: int = 4" in in_full("train-grounding", "all"),
     "form": "Toy" in parameter_schema(train_grounding).definitions,
-    "key_parameters": chosen.key_parameters()["model"], "trained": [row["epoch"] for row in rows if row["name"] == "total"],
+    "key": chosen.key_parameters()["model"], "trained": [row["epoch"] for row in rows if row["name"] == "total"],
 }))
 """
 IN_KEYS: dict[str, dict[str, Any]] = {  # the form in which keys hold a model's settings
@@ -91,7 +91,7 @@ def test_a_family_and_a_metric_of_another_package_come_through_the_same_door(tmp
     assert found["placed"] == {"model": {"name": "toy", "wheels": 3}}
     assert found["told"]
     assert found["form"]
-    assert found["key_parameters"]["wheels"] == 3
+    assert found["key"]["wheels"] == 3
     assert found["trained"] == [1]
     assert found["late"] == [1.0]
 
