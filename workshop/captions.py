@@ -36,7 +36,8 @@ from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.negatives.language_model import LanguageModel
 from penumbra.tasks.negatives.language_model_weights import ADAPTER, CONFIG, SMALL_MODEL, WEIGHTS, weights_at
 from penumbra.tasks.negatives.providers import load_prompt
-from penumbra.tasks.negatives.providers.llama import BLANK, MISSING_WORD, PROMPT, question
+from penumbra.tasks.negatives.providers.beam import BLANK
+from penumbra.tasks.negatives.providers.llama import MISSING_WORD, PROMPT, question
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, primitive_of
 
 LAYERS = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj")}

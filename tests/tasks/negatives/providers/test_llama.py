@@ -15,8 +15,10 @@ from penumbra.tasks.negatives import fills as fills_module
 from penumbra.tasks.negatives.fills import with_order, with_provider
 from penumbra.tasks.negatives.language_model_weights import SMALL_MODEL
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, TrainingText
-from penumbra.tasks.negatives.providers import llama as provider_module
-from penumbra.tasks.negatives.providers.llama import MEASURED, SENTENCES, LlamaProvider, State, example_sentences
+from penumbra.tasks.negatives.providers import beam as beam_module
+from penumbra.tasks.negatives.providers import llama as llama_module
+from penumbra.tasks.negatives.providers.beam import State
+from penumbra.tasks.negatives.providers.llama import MEASURED, SENTENCES, LlamaProvider, example_sentences
 from penumbra.tasks.negatives.providers.settings import FEW, Filling, Llama
 from penumbra.tasks.negatives.providers.vocabulary import Context
 from penumbra.tasks.text.dictionary import Dictionary
@@ -79,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def any_word_may_cost_what_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny model's weights are random, so its words differ by dozens of nats."""
-    monkeypatch.setattr(provider_module, "COST", 1e9)
+    monkeypatch.setattr(beam_module, "COST", 1e9)
 
 
 QUERIES = [masked(f"q{i}", TEXTS[i % len(TEXTS)]) for i in range(8)]
@@ -95,7 +97,7 @@ def provider(folder: Path, vocabulary: str = "dictionary", seed: int = 0) -> Lla
 def test_words_have_the_slot_s_tag_are_new_and_keep_the_level_before(
     folder: Path, vocabulary: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provider_module, "MUCH_WORSE", inf)  # false words alone
+    monkeypatch.setattr(beam_module, "MUCH_WORSE", inf)  # false words alone
     filled = by_place(provider(folder, vocabulary).fill(QUERIES, 16))
     assert filled.keys() == {(query.qid, level) for query in QUERIES for level in (1, 2, 3)}
     assert sum(any(fill.words for fill in fills) for fills in filled.values()) > 16
@@ -104,7 +106,7 @@ def test_words_have_the_slot_s_tag_are_new_and_keep_the_level_before(
         before: set[frozenset[tuple[int, str]]] = {frozenset()}
         for level, slots in enumerate(query.levels, 1):
             given = [fill for fill in filled[query.qid, level] if fill.words]
-            assert len(given) <= provider_module.BEAM
+            assert len(given) <= beam_module.BEAM
             assert len({fill.words for fill in given}) == len(given)
             now = {frozenset(zip((slot.token for slot in slots), fill.words, strict=True)) for fill in given}
             if len(slots) > len(query.levels[level - 2]) or level == 1:
@@ -132,7 +134,7 @@ def test_the_same_seed_gives_the_same_fills_in_any_company(folder: Path) -> None
 
 
 def test_a_word_that_costs_too_much_leaves_its_level_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider_module, "COST", -1e9)
+    monkeypatch.setattr(beam_module, "COST", -1e9)
     fills = [*provider(folder).fill(QUERIES[:2], 16)]
     assert [fill.problem for fill in fills if fill.qid == "q0"] == ["no other word for 'opens' reads naturally"] * 3
     assert all(not fill.words for fill in fills)
@@ -242,8 +244,8 @@ def test_a_word_that_may_be_true_begins_further_levels_if_false_ones_are_much_wo
     real, query = small_model(*lines), masked("q", "a cook spoons|verb the sauce|noun into a bowl|noun")
     # no false word is so much worse; each is; each is, but nothing around it makes it unlikely
     for much_worse, fits, begins in ((inf, 2.0, False), (-inf, 2.0, True), (-inf, 0.0, False)):
-        monkeypatch.setattr(provider_module, "MUCH_WORSE", much_worse)
-        monkeypatch.setattr(provider_module, "FITS", fits)
+        monkeypatch.setattr(beam_module, "MUCH_WORSE", much_worse)
+        monkeypatch.setattr(beam_module, "FITS", fits)
         words = [fill.words for fill in real.fill([query], 16) if fill.words]
         assert {is_entailed(it[0], "spoons", "verb") for it in words} == {begins}
         assert not [it for it in words if len(it) > 1 and is_entailed(it[1], "sauce", "noun")]
@@ -255,14 +257,14 @@ def test_plausible_sentences_are_preferred_and_others_are_left_out(monkeypatch: 
     real, query = small_model(*lines), masked("q", "a cook ladles|verb the sauce|noun into a small jar|noun")
     means = []
     for weight in (0.0, 100.0):
-        monkeypatch.setattr(provider_module, "PLAUSIBLE", weight)
+        monkeypatch.setattr(llama_module, "PLAUSIBLE", weight)
         filled = [fill.words for fill in real.fill([query], 4) if fill.level == 3]
         texts = [f"a cook {verb} the {noun} into a small {place}" for verb, noun, place in filled]
         means.append(np.mean(real.language_model.plausibilities(texts)))
     assert means[0] < means[1]
-    monkeypatch.setattr(provider_module, "IMPLAUSIBLE", (-inf, inf, inf))
+    monkeypatch.setattr(beam_module, "IMPLAUSIBLE", (-inf, inf, inf))
     assert {fill.level for fill in real.fill([query], 4) if not fill.problem} == {1}
-    monkeypatch.setattr(provider_module, "IMPLAUSIBLE", (inf, inf, inf))
+    monkeypatch.setattr(beam_module, "IMPLAUSIBLE", (inf, inf, inf))
     assert {fill.problem for fill in real.fill([query], 4)} == {"no other word for 'ladles' reads naturally"}
 
 
@@ -270,13 +272,13 @@ def test_plausible_sentences_are_preferred_and_others_are_left_out(monkeypatch: 
 def test_another_noun_at_level_1_may_be_as_plausible_as_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("she pours the milk|noun", "a man stirs the soup|noun", "he washes a pan|noun")
     real, query = small_model(*lines), masked("q", "a cook ladles the sauce|noun into a small jar|noun")
-    monkeypatch.setattr(provider_module, "IMPLAUSIBLE", (inf, inf, inf))
+    monkeypatch.setattr(beam_module, "IMPLAUSIBLE", (inf, inf, inf))
     fills = [fill for fill in real.fill([query], 8) if not fill.problem]
     texts = [f"a cook ladles the {fill.words[0]} into a small jar" for fill in fills if fill.level == 1]
     own, *others = real.language_model.plausibilities(["a cook ladles the sauce into a small jar", *texts])
     assert min(others) >= own - 0.01
     assert {fill.level for fill in fills} > {1}
-    monkeypatch.setattr(provider_module, "LATER", (inf, inf))
+    monkeypatch.setattr(beam_module, "LATER", (inf, inf))
     assert {fill.level for fill in real.fill([query], 8) if not fill.problem} == {1}
 
 
@@ -301,7 +303,7 @@ def test_a_general_verb_replaces_no_exact_one(monkeypatch: pytest.MonkeyPatch) -
         return {"takes", "puts", "holds", "makes"} & words
 
     assert not general_verbs()
-    monkeypatch.setattr(provider_module, "GENERAL", frozenset())
+    monkeypatch.setattr(beam_module, "GENERAL", frozenset())
     assert general_verbs()
 
 
