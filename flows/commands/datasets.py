@@ -150,7 +150,8 @@ def print_check(dataset: "Dataset") -> None:
     from penumbra.tasks.data.rows import check as check_dataset
 
     checked = check_dataset(dataset)
-    print_table(HEADER, (split.figures() for split in checked.splits), str(dataset.location()))
+    title = f"{dataset.location()} (lengths and words: minimum – median – maximum)"
+    print_table(HEADER, (split.figures() for split in checked.splits), title)
     if checked.rejected:
         rows = ((reason, f"{count:,}", example) for reason, (count, example) in checked.rejected.items())
         print_table(("rejected", "rows", "the first"), rows)

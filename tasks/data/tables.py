@@ -243,7 +243,7 @@ def find_columns(table: OwnTable, given: Mapping[str, str | None]) -> dict[str, 
                 f"column {column!r} does not hold {FITS[role][1]}: {next(misfits, f'{table.path} has nothing there')}; "
                 f"name another with --{role}"
             )
-    normal = {column: UNIT.sub("", re.sub(r"\W+", "_", column.strip().lower())) for column in table.columns}
+    normal = {column: UNIT.sub("", re.sub(r"\W+", "_", column.lower()).strip("_")) for column in table.columns}
     for role, names in NAMES.items():
         free = [c for name in names for c in table.columns if normal[c] == name and c not in found.values()]
         fitting = [column for column in free if fits(role, column)]

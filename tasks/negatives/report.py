@@ -17,6 +17,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.parameters import Negatives
 from penumbra.tasks.progress import logger
 from penumbra.tasks.stage import Stage, side_effect_task
+from penumbra.tasks.text.masks import NOUNS_FIRST, VERBS_FIRST
 
 EXAMPLES = 5
 LEVELS = 3
@@ -51,7 +52,25 @@ def report_negatives(made: Negatives) -> str:
     if has_pages():
         publish_report(made.annotations.dataset, "build-negatives", write_report(store, made, line))
     logger().info(line)
+    if advice := advice_for_few(store, made):
+        logger().warning(advice)
     return line
+
+
+def advice_for_few(store: Store, made: Negatives) -> str:
+    """Return parameters that may fill more levels if `llama` alone left most queries without a negative, else ''."""
+    if not made.masks or [store.manifest(fills).parameters["provider"] for fills in made.fills] != ["llama"]:
+        return ""
+    masked, filled = store.manifest(made.masks), len({row["qid"] for row in store.rows(made.negatives, ["qid"])})
+    if 2 * filled >= masked.kept:
+        return ""
+    masks_nouns = (masked.parameters["primitives"] or VERBS_FIRST)[0] == "noun"
+    order = ",".join(VERBS_FIRST if masks_nouns else NOUNS_FIRST)
+    return (
+        f"{masked.kept - filled:,} of {counted(masked.kept, 'query')} have no negative. These may fill more levels: "
+        f"--param 'masking.primitives=[{order}]', another order of masking, or --param "
+        "'providers=[llama,corpus]', whose words are less natural"
+    )
 
 
 def outcome_line(store: Store, made: Negatives, rejected: str = "the table `rejected`") -> str:

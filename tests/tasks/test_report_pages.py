@@ -15,7 +15,7 @@ from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation import Results, grids
 from penumbra.tasks.negatives.parameters import Negatives
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
-from penumbra.tasks.negatives.report import outcome_line
+from penumbra.tasks.negatives.report import advice_for_few, outcome_line
 from penumbra.tasks.negatives.report import write_report as run_page
 from tests import rows
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
@@ -68,6 +68,24 @@ def test_negatives(store: Store, made: Negatives) -> None:
     assert safe(page)
     assert page.count("alert") > 5
     assert safe(run_page(Store(), replace(made, masks=None, fills=()), BAD))
+
+
+@pytest.mark.parametrize(("order", "other"), [(None, "[noun,adjective"), (["noun", "verb"], "[verb,noun")])
+def test_parameters_that_fill_more_are_named_where_llama_fills_few(
+    store: Store, made: Negatives, order: list[str] | None, other: str
+) -> None:
+    masks = [{"qid": qid, "level": 1, "ratio": 0.25, "masked_query": "", "slots": []} for qid in "abc"]
+    few = replace(
+        made,
+        masks=build(store, "masks", masks, parameters={"primitives": order}),
+        fills=(build(store, "fills", [], parameters={"provider": "llama"}),),
+    )
+    advice = advice_for_few(store, few)
+    assert advice.startswith("2 of 3 queries have no negative")
+    assert f"masking.primitives={other}" in advice
+    assert not advice_for_few(store, made), "it has another provider"
+    enough = [negative(qid, 1, "a negative") for qid in "ab"]
+    assert not advice_for_few(store, replace(few, negatives=build(store, "negatives", enough, parameters={"of": 2})))
 
 
 def test_quality(store: Store) -> None:
