@@ -27,6 +27,7 @@ from penumbra.tasks.grounding.batches.examples import load_patches
 from penumbra.tasks.grounding.configs import RunChoice, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.families.vdi import VDIConfig
+from penumbra.tasks.grounding.prediction import Grounder
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.tags import Tagging, Tags
 from tests.films import cut, film, lie_about_duration, sound, turn
@@ -208,3 +209,5 @@ def test_vdi_trains_on_motion_and_is_judged_without_patches(made: Made, folder: 
     figures = store.table(evaluate_grounding(dataset(folder), RunChoice(run=run.key)))
     assert "mIoU" in figures["metric"].to_pylist()
     assert sources_of_run(run, annotations).patch_features is None
+    [grounding] = Grounder.of_run(run.key).ground(folder / "videos" / "good.mp4", ["a person waves."])
+    assert all(0 <= window.start < window.end for window in grounding.windows)

@@ -92,6 +92,12 @@ def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, 
     assert (plain.negatives, mmn.figures) == ("", {})
 
 
+def test_a_run_below_the_constant_window_is_marked_and_the_mark_is_explained(made: dict[str, Artifact]) -> None:
+    output = printed("runs", "ls")
+    assert output.count("test ▾") == 1
+    assert "▾: mIoU no higher than the mIoU of the best constant window" in output
+
+
 def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: dict[str, Artifact]) -> None:
     settings = Settings.model_validate({"model": {"name": "mmn"}, "training": {"epochs": 9}})
     metrics = Artifact(root=store.root, dataset="mine", stage="metrics", key="abc0000000000000")
