@@ -380,5 +380,9 @@ def fine_hinges(
         both = present[level] & present[lower]
         return masked_mean((margins[level] + levels[lower] - levels[level]).relu(), both)
 
+    def ranked(level: int) -> Tensor:
+        anchors = ((relative, level - 1), (absolute, 0))
+        return sum((weight * hinge(level, lower) for weight, lower in anchors if weight), truth.new_zeros(()))
+
     first = (relative + absolute) * masked_mean((margins[0] + truth - levels[0]).relu(), present[0])
-    return [first, *(relative * hinge(n, n - 1) + absolute * hinge(n, 0) for n in range(1, len(levels)))]
+    return [first, *map(ranked, range(1, len(levels)))]

@@ -199,8 +199,8 @@ class Grounder:
         predictions = self.system.predict(self.model, self.system.data(examples, self.device))
         existence, groundings, judge = existence_of(predictions, self.calibrator), list[Grounding](), self.calibrator
         for text, one, value in zip(texts, predictions, existence, strict=True):
-            filled = (it for it in one.windows.tolist() if it[0] < it[1])  # rounding to clips empties some windows
-            windows = tuple(Window(*it) for it in filled)
+            not_empty = (it for it in one.windows.tolist() if it[0] < it[1])  # rounding to clips empties some windows
+            windows = tuple(Window(*it) for it in not_empty)
             exists = judge.is_there(value) if judge and value is not None else None
             groundings.append(Grounding(text, windows, tuple(one.saliency.tolist()), clip, seconds, value, exists))
         return groundings

@@ -61,7 +61,7 @@ def advice_for_few(store: Store, made: Negatives) -> str:
     """Return parameters that may fill more levels if `llama` alone left most queries without a negative, else ''."""
     if not made.masks or [store.manifest(fills).parameters["provider"] for fills in made.fills] != ["llama"]:
         return ""
-    masked, filled = store.manifest(made.masks), len({row["qid"] for row in store.rows(made.negatives, ["qid"])})
+    masked, filled = store.manifest(made.masks), _queries_with_negatives(store, made)
     if 2 * filled >= masked.kept:
         return ""
     masks_nouns = (masked.parameters["primitives"] or VERBS_FIRST)[0] == "noun"
@@ -76,8 +76,7 @@ def advice_for_few(store: Store, made: Negatives) -> str:
 def outcome_line(store: Store, made: Negatives, rejected: str = "the table `rejected`") -> str:
     """Return the outcome of a run in one line: its negatives, and what was substituted or is listed in `rejected`."""
     read, negatives = store.manifest(made.annotations), store.manifest(made.negatives)
-    queries = {row["qid"] for row in store.rows(made.negatives, ["qid"])}
-    judging = made.negatives.stage != "negatives"
+    filled, judging = _queries_with_negatives(store, made), made.negatives.stage != "negatives"
     splits = Counter(row["split"] for row in store.rows(made.annotations, ["split"]))
     training = splits["train"]
     of = counted(splits.total() - training, "other query") if judging else counted(training, "training query")
@@ -88,7 +87,7 @@ def outcome_line(store: Store, made: Negatives, rejected: str = "the table `reje
     for artifact in filter(None, (made.masks, *made.fills, made.negatives)):
         for reason, times in store.manifest(artifact).rejected.items():
             reasons[QUOTED.sub("…", reason)] += times
-    parts = [f"{counted(negatives.rows, 'judging ' * judging + 'negative')} for {len(queries):,} of {of}"]
+    parts = [f"{counted(negatives.rows, 'judging ' * judging + 'negative')} for {filled:,} of {of}"]
     parts += [f"{counted(substituted, 'level')} that no other provider filled: filled by corpus"] if substituted else []
     parts += [f"{refused:,} of {counted(read.taken, 'row')} rejected"] if refused else []
     for reason, times in reasons.most_common(1):
@@ -101,6 +100,10 @@ def outcome_line(store: Store, made: Negatives, rejected: str = "the table `reje
 
         parts.append(verdict_line(figures_by_name(store.rows(made.quality))))
     return "; ".join(filter(None, parts))
+
+
+def _queries_with_negatives(store: Store, made: Negatives) -> int:
+    return len({row["qid"] for row in store.rows(made.negatives, ["qid"])})
 
 
 def write_report(store: Store, made: Negatives, outcome: str) -> str:
