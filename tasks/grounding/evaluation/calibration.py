@@ -22,10 +22,11 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.examples import Loaded
 from penumbra.tasks.grounding.batches.inputs import newest_made_of
+from penumbra.tasks.grounding.evaluation.run_stage import RunStage
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import HEAD
 from penumbra.tasks.grounding.metrics import Flags, Floats
-from penumbra.tasks.grounding.training.stage import RunStage, run_name, settings_of, split_rows
+from penumbra.tasks.grounding.training.stage import run_name, settings_of, split_rows
 from penumbra.tasks.negatives.judging import TRUE_ELSEWHERE, OwnSentences, encode_once, text_inputs, vectors_of
 from penumbra.tasks.negatives.providers.random import row_seed
 from penumbra.tasks.stage import work_of

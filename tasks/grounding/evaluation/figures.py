@@ -27,6 +27,7 @@ from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Sources, newest_made_of
 from penumbra.tasks.grounding.evaluation import rejection
 from penumbra.tasks.grounding.evaluation.calibration import OTHER_VIDEO
+from penumbra.tasks.grounding.evaluation.run_stage import Rows, RunStage
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics import (
     EvaluationError,
@@ -38,7 +39,7 @@ from penumbra.tasks.grounding.metrics import (
     overlaps,
 )
 from penumbra.tasks.grounding.runs import ALL, CONSTANT
-from penumbra.tasks.grounding.training.stage import RunStage, chosen_run, name_of, split_rows
+from penumbra.tasks.grounding.training.stage import chosen_run, name_of, split_rows
 from penumbra.tasks.progress import logger
 from penumbra.tasks.stage import is_planned, run
 
@@ -51,7 +52,6 @@ COUNTS = ("queries", rejection.SENTENCES)  # figures that are numbers of queries
 STEPS = 40  # steps of the grid of constant windows
 BLOCK = 1024  # queries compared with the grid at once
 RESAMPLES = 10_000
-Rows = list[dict[str, Any]]
 Row = Mapping[str, Any]
 Figure = tuple[str, str, float]  # subset, metric, value
 Lines = tuple[Sequence[str], list[tuple[str, ...]]]  # a table: header and lines

@@ -13,17 +13,11 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.configs import Ranking, RunChoice
 from penumbra.tasks.grounding.evaluation.calibration import Calibration, Calibrator, read_calibrator
+from penumbra.tasks.grounding.evaluation.run_stage import RunStage
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import METRICS
-from penumbra.tasks.grounding.training.stage import (
-    RunStage,
-    chosen_run,
-    name_of,
-    require_checkpoints,
-    run_name,
-    settings_of,
-)
+from penumbra.tasks.grounding.training.stage import chosen_run, name_of, require_checkpoints, run_name, settings_of
 from penumbra.tasks.progress import logger
 from penumbra.tasks.stage import is_planned, run, work_of
 

@@ -39,9 +39,10 @@ from penumbra.tasks.grounding.evaluation.calibration import (
     read_calibrator,
 )
 from penumbra.tasks.grounding.evaluation.predictions import rows_of
+from penumbra.tasks.grounding.evaluation.run_stage import Rows, RunStage
 from penumbra.tasks.grounding.metrics import Floats, Split, compared_scores
 from penumbra.tasks.grounding.runs import ALL, WITH_REJECTION
-from penumbra.tasks.grounding.training.stage import RunStage, run_name
+from penumbra.tasks.grounding.training.stage import run_name
 from penumbra.tasks.negatives.judging import text_inputs
 
 STAGE = "existence"
@@ -51,7 +52,6 @@ OF_KINDS = (SENTENCES, AREA, OF_TEXT, REJECTED, GROUP)
 OF_ALL = ("R1@0.5", WITH_REJECTION, ACCURACY, ERROR)
 BINS = 10  # bins of existence in the calibration error
 STEPS = 50  # steps of the curve of recall against rejection
-Rows = list[dict[str, Any]]
 Scores = dict[tuple[str, str], Floats]  # [N], NaN for a query without such a sentence, by subset and metric
 
 

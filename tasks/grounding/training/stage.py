@@ -5,11 +5,9 @@ training is therefore never done twice, and a killed training continues after it
 """
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +24,10 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.models.checkpoints import CheckpointError, load_weights
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.examples import Examples, Loaded
 from penumbra.tasks.grounding.batches.inputs import Sources, load
-from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS, Ranking
+from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.runs import (
     RunError,
     best_checkpoint,
@@ -42,7 +38,7 @@ from penumbra.tasks.grounding.runs import (
 )
 from penumbra.tasks.grounding.training.checkpoints import read_weights
 from penumbra.tasks.grounding.training.logs import progress_shown
-from penumbra.tasks.grounding.training.loop import keep_memory, train
+from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.presets import Settings, preset_named
 from penumbra.tasks.progress import logger
 from penumbra.tasks.stage import Stage, run, side_effect_task, work_of
@@ -263,48 +259,3 @@ def require_checkpoints(metrics: Artifact) -> Path:
     if not any((folder / f"{name}.json").is_file() for name in ("best", "last")):
         raise RunError(f"the checkpoints of {metrics.path} are not in {folder}: remove the artifact and train again")
     return folder
-
-
-@dataclass(frozen=True)
-class RunStage(Stage):
-    """Base class of the stages that predict with a trained run."""
-
-    metrics: Artifact
-    sources: Sources
-
-    @property
-    def parents(self) -> tuple[Artifact, ...]:
-        return (*super().parents, *self.sources.parents)
-
-    @cached_property
-    def run(self) -> tuple[nn.Module, Settings]:
-        """The best model of the run, and its settings."""
-        keep_memory()
-        return load_run(self.metrics)
-
-    @cached_property
-    def loaded(self) -> Loaded:
-        return load(self.sources, self.run[1].inputs)
-
-    def predict(self, rows: Rows, ranking: Ranking | None = None) -> tuple[list[Prediction], Rows, float]:
-        """Return the predictions for rows of `annotations`, the rejected rows, and the duration in seconds.
-
-        The query of a row may be any text with features. `ranking` defaults to the run's setting. Raise `FeatureError`
-        if the model was trained on features of other widths.
-        """
-        (model, settings), loaded = self.run, self.loaded
-        system = system_of(settings.model_copy(update={"ranking": ranking or settings.ranking}))
-        examples = loaded.examples_of(rows, self.name)
-        if not len(examples):
-            return [], list(examples.rejected), 0.0
-        widths, wanted = (loaded.videos.channels, loaded.texts.channels), system.widths(model.state_dict())
-        if widths != wanted:
-            raise FeatureError(
-                f"the model was trained on features with {wanted[0]} (video) and {wanted[1]} (text) channels, found "
-                f"{widths[0]} and {widths[1]}: name the encoders with inputs.video_features and inputs.text_features"
-            )
-        data = system.data(examples, device_of())
-        model.to(device_of())
-        started = time.perf_counter()
-        predictions = system.predict(model, data)
-        return predictions, list(examples.rejected), time.perf_counter() - started
